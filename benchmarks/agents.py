@@ -29,12 +29,12 @@ from fairlead.model.documents.enrolment import IssuedCertificate, Node
 from fairlead.model.documents.network import FixedIP
 from fairlead.model.registry.changeset import Changes
 from fairlead.model.registry.facts import CHASSIS
-from fairlead.node.channel import Channel, Slice
+from fairlead.node.channel import NodeSlice, SliceReceiver
 from fairlead.node.connection import Remote
-from fairlead.node.identity import _request, _trusting, _write, read_identity
+from fairlead.node.identity import _make_tls_context, _request, _write, read_identity
 from fairlead.runtime.gc_tuning import frozen
 from fairlead.runtime.loop_lag import LoopLag
-from harness.nodes import Deployed, deployed
+from harness.nodes import NodesDeployment, nodes_deployment
 
 BALANCERS = 100
 ROUNDS = 5
@@ -50,7 +50,7 @@ def address(number: int) -> str:
     return f"127.1.{number // 250}.{number % 250 + 1}"
 
 
-async def furnish(stage: Deployed, agents: int) -> None:
+async def populate(stage: NodesDeployment, agents: int) -> None:
     """Create a network with a machine on every chassis, load balancers, and a certificate for each chassis."""
     model, now = stage.services.model, datetime.now(UTC)
     web, vm = model.snapshot.load_balancers["web"], model.snapshot.ports["vm2"]
@@ -101,11 +101,11 @@ def _copy(web: object, number: int) -> object:
 async def serve(agents: int, changes: int) -> None:
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
-        async with deployed(Path(folder)) as stage:
-            await furnish(stage, agents)
+        async with nodes_deployment(Path(folder)) as stage:
+            await populate(stage, agents)
             stack.enter_context(frozen())
             lag = LoopLag()
-            beating = asyncio.create_task(lag.beat())
+            beating = asyncio.create_task(lag.measure())
             channel, before = stage.services.nodes.channel, await asyncio.to_thread(memory)
             command = [sys.executable, __file__, "listen", str(agents), stage.url, folder]
             clients = await asyncio.create_subprocess_exec(
@@ -126,7 +126,7 @@ async def serve(agents: int, changes: int) -> None:
                 )
             after = await asyncio.to_thread(memory)  # in a thread: it is slow
             print(f"memory: {(after - before) * 1024 / agents:.0f} KiB of the server for each agent that listens")
-            assert channel.listening == agents
+            assert channel.connected_count == agents
             await asyncio.sleep(2)
             told, written, worked = [], [], []
             for number in range(changes):
@@ -148,9 +148,9 @@ async def serve(agents: int, changes: int) -> None:
                 told.append(max(await said()) - began)
                 await asyncio.sleep(0.2)
             print(f"one change, ms: median of {changes}, lowest to highest")
-            print(f"  the server has told all {agents} after {_middle(written)}")
-            print(f"  of its own processor time {_middle(worked)}")
-            print(f"  all have heard it after {_middle(told)}", flush=True)
+            print(f"  the server has told all {agents} after {_median(written)}")
+            print(f"  of its own processor time {_median(worked)}")
+            print(f"  all have heard it after {_median(told)}", flush=True)
             own = await asyncio.create_subprocess_exec(sys.executable, __file__, "agent", stage.url, folder)
             await own.wait()
             print(f"changes and one agent more: the loop was held {_longest(lag)}")
@@ -165,32 +165,32 @@ def _longest(lag: LoopLag) -> str:
     return f"for {1000 * found:.1f} ms at most"
 
 
-def _middle(seconds: list[float]) -> str:
+def _median(seconds: list[float]) -> str:
     found = sorted(1000 * each for each in seconds)
     return f"{found[len(found) // 2]:.1f} ({found[0]:.1f} to {found[-1]:.1f})"
 
 
-async def be_agent(url: str, folder: str) -> None:
+async def run_agent(url: str, folder: str) -> None:
     """Run one real agent with this slice."""
     before = memory()
     identity = read_identity(Path(folder) / "c0.pem")
-    taken = Slice("c0", Path(folder) / "slice")
-    listening = asyncio.create_task(Channel(taken, lambda: [Remote(url=url, tls=identity.tls())]).run())
+    taken = NodeSlice("c0", Path(folder) / "slice")
+    listening = asyncio.create_task(SliceReceiver(taken, lambda: [Remote(url=url, tls=identity.tls())]).run())
     await taken.ready.wait()
     documents = len(taken.snapshot.generations)
     print(f"an agent with {documents} documents takes {memory():.0f} MiB, {memory() - before:.0f} of them for these")
     listening.cancel()
 
 
-class Ear(asyncio.Protocol):
+class RecordingAgent(asyncio.Protocol):
     """Minimal agent that only records the time of a message."""
 
     def __init__(self, path: str, mark: bytes) -> None:
         self.path, self.mark = path, mark
         self.tail = b""
-        self.heard = 0.0
-        self.seen = asyncio.Event()
-        self.news = asyncio.Event()
+        self.received_at = 0.0
+        self.connected = asyncio.Event()
+        self.received = asyncio.Event()
         """Set when the message has arrived, or the connection is lost."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -198,18 +198,18 @@ class Ear(asyncio.Protocol):
         transport.write(f"GET {self.path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
 
     def data_received(self, data: bytes) -> None:
-        if not self.seen.is_set() and self.mark in self.tail + data:
-            self.heard = perf_counter()
-            self.seen.set()
-            self.news.set()
+        if not self.connected.is_set() and self.mark in self.tail + data:
+            self.received_at = perf_counter()
+            self.connected.set()
+            self.received.set()
         self.tail = data[-64:]
 
     def connection_lost(self, error: Exception | None) -> None:
-        self.news.set()
+        self.received.set()
 
-    def listen_for(self, mark: bytes) -> None:
+    def expect_mark(self, mark: bytes) -> None:
         self.mark, self.tail = mark, b""
-        self.seen.clear()
+        self.connected.clear()
 
 
 async def listen(agents: int, url: str, folder: str) -> None:
@@ -220,25 +220,25 @@ async def listen(agents: int, url: str, folder: str) -> None:
     contexts = []
     for n in range(agents):
         identity = read_identity(Path(folder) / f"c{n}.pem")
-        context = _trusting(identity.authority)
+        context = _make_tls_context(identity.authority)
         context.load_cert_chain(identity.path)
         contexts.append(context)
-    loop, ears = asyncio.get_running_loop(), list[Ear]()
+    loop, ears = asyncio.get_running_loop(), list[RecordingAgent]()
 
-    async def connect(n: int) -> Ear:
+    async def connect(n: int) -> RecordingAgent:
         """Connect as an agent does: repeatedly, until the full slice has arrived."""
         while True:
             with contextlib.suppress(OSError):
                 made = loop.create_connection(
-                    lambda: Ear(f"/agent/chassis/c{n}/slice", b'"at":'),
+                    lambda: RecordingAgent(f"/agent/chassis/c{n}/slice", b'"at":'),
                     host,
                     int(port),
                     ssl=contexts[n],
                     local_addr=(address(n), 0),
                 )
                 ear = (await made)[1]
-                await ear.news.wait()
-                if ear.seen.is_set():
+                await ear.received.wait()
+                if ear.connected.is_set():
                     return ear
             await asyncio.sleep(random.uniform(0, 0.5))
 
@@ -251,10 +251,10 @@ async def listen(agents: int, url: str, folder: str) -> None:
             ears = await asyncio.gather(*(connect(n) for n in range(agents)))
         else:
             for ear in ears:
-                ear.listen_for(b'"put":"loadbalancer/lb00000001"')
+                ear.expect_mark(b'"put":"loadbalancer/lb00000001"')
             print("ready", flush=True)
-        await asyncio.gather(*(ear.seen.wait() for ear in ears))
-        print(json.dumps([ear.heard for ear in ears]), flush=True)
+        await asyncio.gather(*(ear.connected.wait() for ear in ears))
+        print(json.dumps([ear.received_at for ear in ears]), flush=True)
 
 
 def main() -> None:
@@ -262,7 +262,7 @@ def main() -> None:
         uvloop.run(listen(int(sys.argv[2]), *sys.argv[3:5]))
         return
     if sys.argv[1:2] == ["agent"]:
-        asyncio.run(be_agent(*sys.argv[2:4]))
+        asyncio.run(run_agent(*sys.argv[2:4]))
         return
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}", flush=True)
     agents, changes = (int(text) for text in (*sys.argv[1:3], *("1000", "20")[len(sys.argv) - 1 :]))

@@ -9,7 +9,7 @@ from ipaddress import ip_address, ip_network
 
 from immutables import Map
 
-from fairlead.model.documents.apportionment import LARGEST
+from fairlead.model.documents.apportionment import MAX_SLOTS
 from fairlead.model.documents.chassis import Chassis
 from fairlead.model.documents.hosts import Host, HostPrefix
 from fairlead.model.documents.loadbalancer import (
@@ -28,10 +28,10 @@ from fairlead.model.documents.pool_slot_tables import with_slots
 from fairlead.model.documents.port_ranges import one_port
 from fairlead.model.registry.changeset import load_documents
 from fairlead.model.snapshot import Snapshot
-from fairlead.runtime.steps import at_once
+from fairlead.runtime.steps import run_to_completion
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-VIPS, BEHIND = ip_address("198.18.0.0"), ip_address("10.128.0.0")
+VIPS_START, MEMBERS_START = ip_address("198.18.0.0"), ip_address("10.128.0.0")
 """The first VIP, and the first address behind hosts."""
 PORT, MEMBER_PORT = 80, 8080
 
@@ -44,7 +44,7 @@ def make_slice(balancers: int, members: int, hosts: int) -> Snapshot:
             name=f"h{number + 1}",
             number=number + 1,
             addresses=(ip_address("10.20.0.1") + number,),
-            prefixes=(HostPrefix(cidr=ip_network((int(BEHIND) + (number << 17), 15))),),
+            prefixes=(HostPrefix(cidr=ip_network((int(MEMBERS_START) + (number << 17), 15))),),
         )
         for number in range(hosts)
     ]
@@ -54,7 +54,7 @@ def make_slice(balancers: int, members: int, hosts: int) -> Snapshot:
 
 
 def make_balancer(place: int, members: int, hosts: int) -> LoadBalancer:
-    name, at = f"{place:08x}-1111-4111-8111-111111111111", BEHIND + place * -(-members // hosts)
+    name, at = f"{place:08x}-1111-4111-8111-111111111111", MEMBERS_START + place * -(-members // hosts)
     its = tuple(
         Member(
             id=f"{name}-{number}",
@@ -71,8 +71,8 @@ def make_balancer(place: int, members: int, hosts: int) -> LoadBalancer:
     listener = Listener(
         id=f"{name}-tcp", **known, protocol=ListenerProtocol.TCP, ports=one_port(PORT), default_pool_id=pool.id
     )
-    vip = Vip(address=VIPS + place, port_id=f"{name}-vip", subnet_id="pool4", network_id="pool")
-    pools = (at_once(with_slots(pool, (), LARGEST)),)
+    vip = Vip(address=VIPS_START + place, port_id=f"{name}-vip", subnet_id="pool4", network_id="pool")
+    pools = (run_to_completion(with_slots(pool, (), MAX_SLOTS)),)
     return LoadBalancer(id=name, **known, provider="native", vip=vip, listeners=(listener,), pools=pools)
 
 
@@ -81,13 +81,13 @@ def with_one_more(balancer: LoadBalancer) -> LoadBalancer:
     [pool] = balancer.pools
     last = pool.members[-1]
     more = replace(last, id=f"{last.id}-more", ordinal=last.ordinal + 1, address=last.address, port=MEMBER_PORT + 1)
-    pool = at_once(with_slots(replace(pool, members=(*pool.members, more)), pool.members, LARGEST))
+    pool = run_to_completion(with_slots(replace(pool, members=(*pool.members, more)), pool.members, MAX_SLOTS))
     return replace(balancer, pools=(pool,))
 
 
-def in_the_model(balancer: LoadBalancer) -> Owner:
+def with_wire_defaults(balancer: LoadBalancer) -> Owner:
     return Owner(Kind.LOAD_BALANCER, balancer.id)
 
 
 def is_here(member: Member) -> bool:
-    return int(member.address) - int(BEHIND) < 1 << 17
+    return int(member.address) - int(MEMBERS_START) < 1 << 17

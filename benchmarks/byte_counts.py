@@ -32,15 +32,15 @@ sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent / "
 warnings.simplefilter("ignore")
 
 from dataplane import await_listening, connections, forget_connections, haproxy, render_server, running  # noqa: E402
-from harness.lab.site import Site, open_site  # noqa: E402 - the tests are not installed
+from harness.lab.site import LabSite, open_site  # noqa: E402 - the tests are not installed
 
 LAB = "benchbytes"
 HTTP, IPERF = 8100, 5201
 PLACES = {"server": "chassis1", "near": "chassis1", "far": "chassis2"}
-WHATS = {"new connections": "1/s", "throughput": "MB/s", "packets": "1/s"}
+UNITS = {"new connections": "1/s", "throughput": "MB/s", "packets": "1/s"}
 UNLIMITED = (1 << 32) - 1
 SERVICES = (("tcp", HTTP), ("tcp", IPERF), ("udp", IPERF))
-WAYS = ("plain", "counted", "plain again")
+MODES = ("plain", "counted", "plain again")
 """The third way repeats the first one, to show the difference between two identical measurements."""
 
 
@@ -70,7 +70,7 @@ def main() -> int:
     return 0
 
 
-def prepare(stack: ExitStack, lab: Lab, version: int) -> tuple[Site, str]:
+def prepare(stack: ExitStack, lab: Lab, version: int) -> tuple[LabSite, str]:
     site = open_site(lab)
     stack.callback(site.close)
     site.network("net", "10.0.0.0/24", "fd00::/64")
@@ -98,7 +98,7 @@ def listener(protocol: str, port: int, member: str) -> dict[str, object]:
     return {"protocol": protocol.upper(), "protocol_port": port, "default_pool": {"name": f"{protocol}{port}", **pool}}
 
 
-def count(site: Site, vip: str, *, counted: bool) -> None:
+def count(site: LabSite, vip: str, *, counted: bool) -> None:
     """Add or remove the rows, and wait until each node has applied the change."""
     network = site.cloud.network.find_network("net", ignore_missing=False).id
     family = "ip6" if ":" in vip else "ip4"
@@ -115,13 +115,13 @@ def count(site: Site, vip: str, *, counted: bool) -> None:
     site.lab.exec("central", ["ovn-nbctl", "--wait=hv", "sync"])
 
 
-def measure_round(site: Site, vip: str, turn: int, seconds: int) -> dict[tuple[str, str, str], Sample]:
+def measure_round(site: LabSite, vip: str, turn: int, seconds: int) -> dict[tuple[str, str, str], Sample]:
     print(f"round {turn + 1}", file=sys.stderr, flush=True)
-    first = turn % len(WAYS)
+    first = turn % len(MODES)
     found = {}
     for client in ("near", "far"):
-        for what in WHATS:
-            for way in WAYS[first:] + WAYS[:first]:
+        for what in UNITS:
+            for way in MODES[first:] + MODES[:first]:
                 count(site, vip, counted=way == "counted")
                 forget_connections(site.lab)
                 before = processor_time(site.lab)
@@ -158,18 +158,18 @@ def measure(lab: Lab, client: str, what: str, vip: str, seconds: int) -> float:
 
 
 def render(rounds: Sequence[dict[tuple[str, str, str], Sample]]) -> Sequence[str]:
-    head = ["case", *(f"{way}, {figure}" for figure in ("rate", "µs of switches") for way in (*WAYS[:2],))]
-    ratios = [f"{way}/plain, {figure}" for figure in ("rate", "µs") for way in WAYS[1:]]
+    head = ["case", *(f"{way}, {figure}" for figure in ("rate", "µs of switches") for way in (*MODES[:2],))]
+    ratios = [f"{way}/plain, {figure}" for figure in ("rate", "µs") for way in MODES[1:]]
     lines = [f"| {' | '.join([*head, *ratios])} |", "|---" * (len(head) + len(ratios)) + "|"]
-    for what, unit in WHATS.items():
+    for what, unit in UNITS.items():
         for client in ("near", "far"):
             cells = [f"{'same' if client == 'near' else 'other'} node, {what} ({unit})"]
             for figure in ("rate", "cost"):
-                values = {way: [getattr(each[client, what, way], figure) for each in rounds] for way in WAYS}
-                cells[len(cells) :] = [f"{statistics.median(values[way]):,.1f}" for way in WAYS[:2]]
+                values = {way: [getattr(each[client, what, way], figure) for each in rounds] for way in MODES}
+                cells[len(cells) :] = [f"{statistics.median(values[way]):,.1f}" for way in MODES[:2]]
             for figure in ("rate", "cost"):
-                values = {way: [getattr(each[client, what, way], figure) for each in rounds] for way in WAYS}
-                cells += [spread(values[way], values["plain"]) for way in WAYS[1:]]
+                values = {way: [getattr(each[client, what, way], figure) for each in rounds] for way in MODES}
+                cells += [spread(values[way], values["plain"]) for way in MODES[1:]]
             lines.append(f"| {' | '.join(cells)} |")
     return lines
 

@@ -19,7 +19,7 @@ from fairlead.dataplane.rows import Rows
 from fairlead.drivers.ovn.northbound import driver as ovn
 from fairlead.drivers.ovn.northbound.replica import Replica
 from fairlead.drivers.ovsdb import client as ovsdb
-from fairlead.drivers.ovsdb.client import Changes, Event
+from fairlead.drivers.ovsdb.client import ContentChanges, Event
 from fairlead.model.documents.owner import Owner
 from fairlead.runtime.steps import Steps
 from fairlead.server import ovn as server
@@ -36,8 +36,8 @@ NAMES = (
     "operations sent to the database",
     "calls of Python functions",
 )
-VARIABLE = "COUNTS_FILE"
-_READ, _WRITTEN, _ROWS, _TOLD, _PLACES, _OPERATIONS, _CALLS = range(len(NAMES))
+COUNTS_VARIABLE = "COUNTS_FILE"
+_READ, _WRITTEN, _ROWS, _NOTIFIED, _PLACES, _OPERATIONS, _CALLS = range(len(NAMES))
 _SIZE = 8 * len(NAMES)
 
 
@@ -98,9 +98,9 @@ def count_all(counts: memoryview) -> None:
             return rows
 
         def _see(self, event: Event) -> Steps[None] | None:
-            if isinstance(event, Changes):
-                counts[_TOLD] += sum(map(len, event.tables.values()))
-            return super()._see(event)
+            if isinstance(event, ContentChanges):
+                counts[_NOTIFIED] += sum(map(len, event.tables.values()))
+            return super()._handle_event(event)
 
     def count_call(_: object, event: str, __: object) -> None:
         if event == "call":
@@ -117,6 +117,6 @@ def count_all(counts: memoryview) -> None:
 
 
 if __name__ == "__main__":
-    with open(os.environ[VARIABLE], "r+b") as file:
+    with open(os.environ[COUNTS_VARIABLE], "r+b") as file:
         count_all(memoryview(mmap.mmap(file.fileno(), _SIZE)).cast("q"))
         sys.exit(main(["server"]))

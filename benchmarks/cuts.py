@@ -16,16 +16,16 @@ import time
 from collections.abc import Iterator
 
 from fairlead.drivers.ovn.vswitch.conntrack import render_tuples
-from fairlead.drivers.ovn.vswitch.control import Control
+from fairlead.drivers.ovn.vswitch.control import UnixctlConnection
 from fairlead.lab import Lab, take_down
 from fairlead.model.documents.addresses import parse_address
 from fairlead.model.documents.loadbalancer import Transport
-from fairlead.model.queries.conntrack_flush import Cut
+from fairlead.model.queries.conntrack_flush import TrackedConnection
 
 NAME, NODE, BRIDGE = "cuts", "chassis1", "br-cuts"
 VIP, DEAD, ALIVE = "10.0.0.150", "10.0.0.11", "10.0.0.12"
 OWN_ZONE, OTHER_ZONE = 7, 8
-AGAIN = 10
+REPEATS = 10
 """Number of flushes of each kind; the median is reported."""
 
 
@@ -81,20 +81,22 @@ def send(count: int) -> None:
 
 async def measure(lab: Lab, count: int) -> None:
     found = fill(lab, count)
-    alive, dead = (Cut(Transport.UDP, parse_address(VIP), 80, parse_address(each), 8080) for each in (ALIVE, DEAD))
-    async with Control(lab.layout.node_directory(NODE)) as control:
+    alive, dead = (
+        TrackedConnection(Transport.UDP, parse_address(VIP), 80, parse_address(each), 8080) for each in (ALIVE, DEAD)
+    )
+    async with UnixctlConnection(lab.layout.node_directory(NODE)) as control:
 
-        async def cut(zone: int, cut: Cut) -> float:
+        async def cut(zone: int, cut: TrackedConnection) -> float:
             began = time.perf_counter()
-            await control.ask("dpctl/flush-conntrack", f"zone={zone}", *render_tuples(cut))
+            await control.run("dpctl/flush-conntrack", f"zone={zone}", *render_tuples(cut))
             return time.perf_counter() - began
 
-        nothing = statistics.median([await cut(OTHER_ZONE + 1, alive) for _ in range(AGAIN)])
+        nothing = statistics.median([await cut(OTHER_ZONE + 1, alive) for _ in range(REPEATS)])
         took = await cut(OWN_ZONE, dead)
         left = tracked(lab)
-        again = statistics.median([await cut(OWN_ZONE, dead) for _ in range(AGAIN)])
+        again = statistics.median([await cut(OWN_ZONE, dead) for _ in range(REPEATS)])
         began = time.perf_counter()
-        await control.ask("revalidator/wait")
+        await control.run("revalidator/wait")
         settled = time.perf_counter() - began
     told = [f"{1000 * each:.1f} ms" for each in (nothing, took, again, settled)]
     print(f"| {found:,} | {found - left:,} | {' | '.join(told)} |", flush=True)

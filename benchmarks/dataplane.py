@@ -46,15 +46,15 @@ from fairlead.lab import Lab, LabError, take_down
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 warnings.simplefilter("ignore")
 
-from harness.lab.site import Site, open_site  # noqa: E402 - the tests are not installed
+from harness.lab.site import LabSite, open_site  # noqa: E402 - the tests are not installed
 
 LAB = "bench"
-WAYS = ("direct", "plain", "vip", "proxy")
-HTTP = dict(zip(WAYS, range(8100, 8500, 100), strict=True))
+PATHS = ("direct", "plain", "vip", "proxy")
+HTTP = dict(zip(PATHS, range(8100, 8500, 100), strict=True))
 """First port of each path, with one member at the same port. The next port has ten members, at the ports after it."""
-IPERF = dict(zip(WAYS, range(5201, 5205), strict=True))
+IPERF = dict(zip(PATHS, range(5201, 5205), strict=True))
 PLACES = {"server": "chassis1", "near": "chassis1", "far": "chassis2", "proxy": "chassis3"}
-HAND_MADE = {4: "172.31.0.10", 6: "fd00:ffff::10"}
+MANUAL_VIPS = {4: "172.31.0.10", 6: "fd00:ffff::10"}
 """Outside the subnet: OVN answers ARP for such a VIP only on a router, so clients reach it through the gateway."""
 UNITS = {"new connections": "1/s", "throughput": "Mbit/s"}
 GOALS = {
@@ -82,23 +82,23 @@ PROXY = """listen v{version}-{port}
 
 
 @dataclass(frozen=True)
-class Case:
+class ThroughputCase:
     version: int
     client: str
-    what: str
+    measurement: str
     members: int = 1
 
     def __str__(self) -> str:
         several = f" to {self.members} members" if self.members > 1 else ""
-        return f"IPv{self.version}, {'same' if self.client == 'near' else 'other'} node, {self.what}{several}"
+        return f"IPv{self.version}, {'same' if self.client == 'near' else 'other'} node, {self.measurement}{several}"
 
 
 CASES = [
-    *(Case(version, client, "new connections") for version in (4, 6) for client in ("near", "far")),
-    *(Case(4, client, "new connections", members=10) for client in ("near", "far")),
-    *(Case(version, client, "throughput") for version in (4, 6) for client in ("near", "far")),
+    *(ThroughputCase(version, client, "new connections") for version in (4, 6) for client in ("near", "far")),
+    *(ThroughputCase(4, client, "new connections", members=10) for client in ("near", "far")),
+    *(ThroughputCase(version, client, "throughput") for version in (4, 6) for client in ("near", "far")),
 ]
-Round = dict[tuple[Case, str], float]
+Round = dict[tuple[ThroughputCase, str], float]
 
 
 def main() -> int:
@@ -109,13 +109,15 @@ def main() -> int:
             stack.callback(take_down, LAB)
             site, targets = prepare(stack, Lab.up(LAB, chassis=3))
             rounds = [measure_round(site, targets, turn, options) for turn in range(options.rounds)]
-            lookups = [count_lookups(site.lab, targets, case) for case in CASES if case.what == "new connections"]
+            lookups = [
+                count_lookups(site.lab, targets, case) for case in CASES if case.measurement == "new connections"
+            ]
     except LabError as error:
         print(f"bench: {error}", file=sys.stderr)
         return 1
-    results = [summarize(str(case), case.what, [case], rounds) for case in CASES]
+    results = [summarize(str(case), case.measurement, [case], rounds) for case in CASES]
     results += [
-        summarize(f"all, {what}", what, [case for case in CASES if case.what == what], rounds) for what in UNITS
+        summarize(f"all, {what}", what, [case for case in CASES if case.measurement == what], rounds) for what in UNITS
     ]
     if options.json:
         print(json.dumps({"rates": results, "lookups": lookups}, indent=2))
@@ -135,7 +137,7 @@ def parse_arguments() -> argparse.Namespace:
 # The lab
 
 
-def prepare(stack: ExitStack, lab: Lab) -> tuple[Site, dict[tuple[int, str], str]]:
+def prepare(stack: ExitStack, lab: Lab) -> tuple[LabSite, dict[tuple[int, str], str]]:
     """Set up everything, and return the address of each path by IP version."""
     site = open_site(lab)
     stack.callback(site.close)
@@ -154,7 +156,7 @@ def prepare(stack: ExitStack, lab: Lab) -> tuple[Site, dict[tuple[int, str], str
     targets = {}
     for version in (4, 6):
         targets[version, "direct"] = site.address("server", version)
-        targets[version, "plain"] = make_by_hand(site, version, network.id)
+        targets[version, "plain"] = create_manual_balancer(site, version, network.id)
         targets[version, "vip"] = make_vip(site, version)
         targets[version, "proxy"] = site.address("proxy", version)
     lab.wait_synced()
@@ -172,7 +174,7 @@ def render_server() -> str:
     return DEFAULTS.format(mode="http") + SERVER.format(binds=binds)
 
 
-def render_proxy(site: Site) -> str:
+def render_proxy(site: LabSite) -> str:
     sections = []
     for version, bind, only in ((4, "0.0.0.0", ""), (6, "::", " v6only")):
         for port, members in services("proxy").items():
@@ -191,8 +193,8 @@ def haproxy(lab: Lab, place: str, folder: Path, configuration: str) -> Iterator[
         yield
 
 
-def make_by_hand(site: Site, version: int, switch: str) -> str:
-    name, address = f"plain{version}", HAND_MADE[version]
+def create_manual_balancer(site: LabSite, version: int, switch: str) -> str:
+    name, address = f"plain{version}", MANUAL_VIPS[version]
     for port, members in services("plain").items():
         backends = ",".join(endpoint(site.address("server", version), member) for member in members)
         site.lab.exec("central", ["ovn-nbctl", "lb-add", name, endpoint(address, port), backends, "tcp"])
@@ -200,7 +202,7 @@ def make_by_hand(site: Site, version: int, switch: str) -> str:
     return address
 
 
-def make_vip(site: Site, version: int) -> str:
+def make_vip(site: LabSite, version: int) -> str:
     member = site.address("server", version)
     made = site.cloud.load_balancer.create_load_balancer(
         name=f"vip{version}",
@@ -246,13 +248,13 @@ def running(lab: Lab, place: str, argv: list[str]) -> Iterator[None]:
 # Measurements
 
 
-def measure_round(site: Site, targets: dict[tuple[int, str], str], turn: int, options: argparse.Namespace) -> Round:
+def measure_round(site: LabSite, targets: dict[tuple[int, str], str], turn: int, options: argparse.Namespace) -> Round:
     """Measure each case for all paths, immediately one after the other, in an order that rotates by round."""
     print(f"round {turn + 1} of {options.rounds}", file=sys.stderr, flush=True)
-    first = turn % len(WAYS)
+    first = turn % len(PATHS)
     sample: Round = {}
     for case in CASES:
-        for way in WAYS[first:] + WAYS[:first]:
+        for way in PATHS[first:] + PATHS[:first]:
             forget_connections(site.lab)
             sample[case, way] = measure(site.lab, case, way, targets[case.version, way], options.seconds)
     return sample
@@ -267,13 +269,13 @@ def on_switches(lab: Lab, command: str) -> str:
     return "".join(lab.exec(node, ["ovs-appctl", "-t", "ovs-vswitchd", command]) for node in nodes)
 
 
-def measure(lab: Lab, case: Case, way: str, address: str, seconds: int) -> float:
-    if case.what == "throughput":
+def measure(lab: Lab, case: ThroughputCase, way: str, address: str, seconds: int) -> float:
+    if case.measurement == "throughput":
         return throughput(lab, case.client, address, IPERF[way], seconds)
     return connections(lab, case.client, address, service_port(case, way), seconds)
 
 
-def service_port(case: Case, way: str) -> int:
+def service_port(case: ThroughputCase, way: str) -> int:
     return HTTP[way] + (case.members > 1 and way != "direct")
 
 
@@ -300,10 +302,10 @@ def throughput(lab: Lab, client: str, address: str, port: int, seconds: int) -> 
     return float(said["end"]["sum_received"]["bits_per_second"]) / 1e6
 
 
-def count_lookups(lab: Lab, targets: dict[tuple[int, str], str], case: Case) -> dict[str, object]:
+def count_lookups(lab: Lab, targets: dict[tuple[int, str], str], case: ThroughputCase) -> dict[str, object]:
     """Number of packets per connection that matched a flow of any node, including recirculated ones."""
     counted: dict[str, object] = {"case": str(case)}
-    for way in WAYS:
+    for way in PATHS:
         forget_connections(lab)
         on_switches(lab, "revalidator/purge")
         said = run_wrk(lab, case.client, targets[case.version, way], service_port(case, way), 1)
@@ -317,14 +319,14 @@ def count_lookups(lab: Lab, targets: dict[tuple[int, str], str], case: Case) -> 
 # Reports
 
 
-def summarize(name: str, what: str, cases: Sequence[Case], rounds: Sequence[Round]) -> dict[str, object]:
+def summarize(name: str, what: str, cases: Sequence[ThroughputCase], rounds: Sequence[Round]) -> dict[str, object]:
     """Medians of the paths, and of the ratios of the VIP to each other path within rounds."""
-    rates = {way: [sample[case, way] for sample in rounds for case in cases] for way in WAYS}
-    others = [way for way in WAYS if way != "vip"]
+    rates = {way: [sample[case, way] for sample in rounds for case in cases] for way in PATHS}
+    others = [way for way in PATHS if way != "vip"]
     return {
         "case": name,
         "unit": UNITS[what],
-        "rates": {way: round(statistics.median(rates[way])) for way in WAYS},
+        "rates": {way: round(statistics.median(rates[way])) for way in PATHS},
         "ratios": {way: spread([a / b for a, b in zip(rates["vip"], rates[way], strict=True)]) for way in others},
         "goals": {way: GOALS[way, what] for way in others if (way, what) in GOALS},
     }
@@ -344,9 +346,9 @@ def spread(ratios: Sequence[float]) -> dict[str, float]:
 
 def render(results: Sequence[dict[str, object]]) -> Iterator[str]:
     """Rows of a Markdown table; a ratio is the median and the interquartile range of the measurements."""
-    ratios = [f"VIP/{way}" for way in WAYS if way != "vip"]
-    yield "| case | " + " | ".join((*WAYS, "", *ratios)) + " |"
-    yield "|---" * (len(WAYS) + len(ratios) + 2) + "|"
+    ratios = [f"VIP/{way}" for way in PATHS if way != "vip"]
+    yield "| case | " + " | ".join((*PATHS, "", *ratios)) + " |"
+    yield "|---" * (len(PATHS) + len(ratios) + 2) + "|"
     for result in results:
         rates, spreads, goals = result["rates"], result["ratios"], result["goals"]
         assert isinstance(rates, dict) and isinstance(spreads, dict) and isinstance(goals, dict)  # noqa: PT018
@@ -356,8 +358,8 @@ def render(results: Sequence[dict[str, object]]) -> Iterator[str]:
 
 
 def render_lookups(lookups: Sequence[dict[str, object]]) -> Iterator[str]:
-    yield "| lookups in the datapaths for each connection | " + " | ".join(WAYS) + " |"
-    yield "|---" * (len(WAYS) + 1) + "|"
+    yield "| lookups in the datapaths for each connection | " + " | ".join(PATHS) + " |"
+    yield "|---" * (len(PATHS) + 1) + "|"
     for counted in lookups:
         yield "| " + " | ".join(str(value) for value in counted.values()) + " |"
 

@@ -35,7 +35,7 @@ from fairlead.lab import Lab, LabError, take_down
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 warnings.simplefilter("ignore")
 
-from harness.lab.site import Site, open_site  # noqa: E402 - the tests are not installed
+from harness.lab.site import LabSite, open_site  # noqa: E402 - the tests are not installed
 
 LAB = "bench"
 PORTS = Path(__file__).with_name("ports.py")
@@ -44,7 +44,7 @@ FIRST_PORT = 9001
 VIP_PORT = 80
 SIZES = (2, 3, 5, 10, 30, 100)
 STEPS = (100, 1_000, 10_000)
-HAND_MADE = {4: "172.31.0.10", 6: "fd00:ffff::10"}
+MANUAL_VIPS = {4: "172.31.0.10", 6: "fd00:ffff::10"}
 """Outside the subnet: OVN answers ARP for such a VIP only on a router, so clients reach it through the gateway."""
 KEEP_FLOWS_MS = 120_000
 """Open vSwitch deletes flows that were idle for 10 s by default, and they are counted afterwards."""
@@ -72,7 +72,7 @@ class Spread:
 
 
 @dataclass(frozen=True)
-class Case:
+class EvennessCase:
     members: int
     weighted: bool = False
     protocol: str = "tcp"
@@ -88,9 +88,9 @@ class Case:
 
 
 CASES = [
-    *(Case(members, weighted) for weighted in (False, True) for members in SIZES),
+    *(EvennessCase(members, weighted) for weighted in (False, True) for members in SIZES),
     *(
-        Case(members, False, protocol, version)
+        EvennessCase(members, False, protocol, version)
         for members in (3, 10)
         for protocol, version in (("tcp", 6), ("udp", 4), ("udp", 6))
     ),
@@ -126,7 +126,7 @@ def parse_arguments() -> argparse.Namespace:
 # The lab
 
 
-def prepare(stack: ExitStack, lab: Lab) -> Site:
+def prepare(stack: ExitStack, lab: Lab) -> LabSite:
     site = open_site(lab)
     stack.callback(site.close)
     site.network("net", "10.0.0.0/24", "fd00::/64")
@@ -144,7 +144,7 @@ def prepare(stack: ExitStack, lab: Lab) -> Site:
 
 
 @contextmanager
-def vip(site: Site, case: Case) -> Iterator[tuple[str, Counts]]:
+def vip(site: LabSite, case: EvennessCase) -> Iterator[tuple[str, Counts]]:
     """A load balancer of Fairlead: its VIP, and the slots of each port."""
     address = site.address("members", case.version)
     members = [{"address": address, "protocol_port": port, "weight": weight} for port, weight in case.weights.items()]
@@ -168,22 +168,22 @@ def vip(site: Site, case: Case) -> Iterator[tuple[str, Counts]]:
         site.lab.wait_synced()
 
 
-def find_vips(site: Site, row: str) -> str:
+def find_vips(site: LabSite, row: str) -> str:
     command = ["ovn-nbctl", "--bare", "--columns=vips", "find", "Load_Balancer", f"name={row}"]
     return site.lab.exec("central", command).strip()
 
 
 @contextmanager
-def made_by_hand(site: Site, case: Case) -> Iterator[str]:
+def manual_balancer(site: LabSite, case: EvennessCase) -> Iterator[str]:
     address = site.address("members", case.version)
     backends = [endpoint(address, port) for port, weight in case.weights.items() for _ in range(weight)]
-    virtual = endpoint(HAND_MADE[case.version], VIP_PORT)
+    virtual = endpoint(MANUAL_VIPS[case.version], VIP_PORT)
     switch = site.cloud.network.find_network("net").id
     site.lab.exec("central", ["ovn-nbctl", "lb-add", "plain", virtual, ",".join(backends), case.protocol])
     site.lab.exec("central", ["ovn-nbctl", "ls-lb-add", switch, "plain"])
     site.lab.wait_synced()
     try:
-        yield HAND_MADE[case.version]
+        yield MANUAL_VIPS[case.version]
     finally:
         site.lab.exec("central", ["ovn-nbctl", "lb-del", "plain"])
 
@@ -199,11 +199,11 @@ def on_switch(lab: Lab, node: str, *command: str) -> str:
 # Measurements
 
 
-def measure_spread(site: Site, case: Case, connections: int) -> dict[str, object]:
+def measure_spread(site: LabSite, case: EvennessCase, connections: int) -> dict[str, object]:
     print(f"members: {case}", file=sys.stderr, flush=True)
     with vip(site, case) as (address, slots):
         ours = ask(site, case, address, connections)
-    with made_by_hand(site, case) as address:
+    with manual_balancer(site, case) as address:
         theirs = ask(site, case, address, connections)
     of_slots = ours.chi_square(slots)
     return {
@@ -212,17 +212,17 @@ def measure_spread(site: Site, case: Case, connections: int) -> dict[str, object
         "degrees of freedom": case.members - 1,
         "VIP max/min": round(ours.max_to_min, 2),
         "VIP chi²": round(ours.chi_square(case.weights), 1),
-        "VIP p": chance(ours.chi_square(case.weights), case.members - 1),
+        "VIP p": p_value(ours.chi_square(case.weights), case.members - 1),
         "VIP chi² of the slots": round(of_slots, 1),
-        "VIP p of the slots": chance(of_slots, case.members - 1),
+        "VIP p of the slots": p_value(of_slots, case.members - 1),
         "OVN max/min": round(theirs.max_to_min, 2),
         "OVN chi²": round(theirs.chi_square(case.weights), 1),
-        "OVN p": chance(theirs.chi_square(case.weights), case.members - 1),
+        "OVN p": p_value(theirs.chi_square(case.weights), case.members - 1),
         "unanswered": f"{ours.failed}, {theirs.failed}",
     }
 
 
-def ask(site: Site, case: Case, address: str, connections: int) -> Spread:
+def ask(site: LabSite, case: EvennessCase, address: str, connections: int) -> Spread:
     """Open connections from a fixed set of source ports.
 
     Flushes connection tracking first, because ports are reused.
@@ -235,7 +235,7 @@ def ask(site: Site, case: Case, address: str, connections: int) -> Spread:
     return Spread(counts=counts, weights=case.weights, failed=said["failed"])
 
 
-def chance(chi_square: float, degrees: int) -> float:
+def p_value(chi_square: float, degrees: int) -> float:
     """Upper tail of the chi-square distribution, in closed form for integer degrees of freedom."""
     half = chi_square / 2
     if degrees % 2 == 0:
@@ -247,12 +247,12 @@ def chance(chi_square: float, degrees: int) -> float:
     return float(f"{tail:.2g}")
 
 
-def measure_flows(site: Site, members: int) -> dict[str, object]:
+def measure_flows(site: LabSite, members: int) -> dict[str, object]:
     """OpenFlow flows that one more VIP of a network adds, and datapath flows of connections to it, on both nodes."""
     print(f"flows: {members} members", file=sys.stderr, flush=True)
-    case = Case(members)
+    case = EvennessCase(members)
     with ExitStack() as stack:
-        stack.enter_context(vip(site, Case(1)))
+        stack.enter_context(vip(site, EvennessCase(1)))
         before = count_openflow(site.lab)
         address, slots = stack.enter_context(vip(site, case))
         with_vip = count_openflow(site.lab)

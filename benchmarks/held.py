@@ -20,36 +20,36 @@ import uvloop
 
 from fairlead.cli.main import main
 
-VARIABLE = "HOLDS_FILE"
+LAG_VARIABLE = "HOLDS_FILE"
 _SHAPE = struct.Struct("=ddd100s")
 
 
-class Holds(NamedTuple):
+class LagRecord(NamedTuple):
     """CPU time in seconds of the loop's thread, which is independent of other load on the machine."""
 
     longest: float
     garbage: float
     """The longest garbage collection."""
-    in_all: float
+    total: float
     """Sum of all steps."""
     name: bytes
     """Callback of the longest step."""
 
 
-def make_holds(path: Path) -> None:
+def create_lag_file(path: Path) -> None:
     path.write_bytes(bytes(_SHAPE.size))
 
 
-def forget_holds(path: Path) -> None:
+def reset_lag(path: Path) -> None:
     with path.open("r+b") as file:
         file.write(bytes(_SHAPE.size))
 
 
-def read_holds(path: Path) -> Holds:
-    return Holds(*_SHAPE.unpack(path.read_bytes()))
+def read_lag(path: Path) -> LagRecord:
+    return LagRecord(*_SHAPE.unpack(path.read_bytes()))
 
 
-def tell_holds(told: mmap.mmap) -> None:
+def record_lag(told: mmap.mmap) -> None:
     """Measure each step of every loop, and each garbage collection."""
     run: Callable[[Any], None] = asyncio.events.Handle._run  # noqa: SLF001 - there is no other place
     began = 0.0
@@ -58,21 +58,21 @@ def tell_holds(told: mmap.mmap) -> None:
         before = time.thread_time()
         run(handle)
         took = time.thread_time() - before
-        now = Holds(*_SHAPE.unpack(told[:]))
+        now = LagRecord(*_SHAPE.unpack(told[:]))
         name = now.name
         if took > now.longest:
             called = handle._callback  # noqa: SLF001
             name = repr(getattr(called, "__self__", called)).encode()[:100]
-        told[:] = _SHAPE.pack(max(now.longest, took), now.garbage, now.in_all + took, name)
+        told[:] = _SHAPE.pack(max(now.longest, took), now.garbage, now.total + took, name)
 
     def collected(phase: str, _: object) -> None:
         nonlocal began
         if phase == "start":
             began = time.thread_time()
         else:
-            now = Holds(*_SHAPE.unpack(told[:]))
+            now = LagRecord(*_SHAPE.unpack(told[:]))
             garbage = max(now.garbage, time.thread_time() - began)
-            told[:] = _SHAPE.pack(now.longest, garbage, now.in_all, now.name)
+            told[:] = _SHAPE.pack(now.longest, garbage, now.total, now.name)
 
     asyncio.events.Handle._run = timed  # type: ignore[method-assign]  # noqa: SLF001
     gc.callbacks.append(collected)
@@ -80,6 +80,6 @@ def tell_holds(told: mmap.mmap) -> None:
 
 if __name__ == "__main__":
     uvloop.new_event_loop = asyncio.new_event_loop  # type: ignore[assignment] # its steps are written in Python
-    with open(os.environ[VARIABLE], "r+b") as file:
-        tell_holds(mmap.mmap(file.fileno(), _SHAPE.size))
+    with open(os.environ[LAG_VARIABLE], "r+b") as file:
+        record_lag(mmap.mmap(file.fileno(), _SHAPE.size))
         sys.exit(main(["server"]))

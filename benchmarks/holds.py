@@ -24,7 +24,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import httpx
-from held import VARIABLE, Holds, forget_holds, make_holds, read_holds
+from held import LAG_VARIABLE, LagRecord, create_lag_file, read_lag, reset_lag
 from population import LBS, MemberChange, Population, post, wait_idle
 
 from fairlead.drivers.ovsdb.client import Client, Settings
@@ -34,10 +34,10 @@ from fairlead.drivers.ovsdb.values import Json
 SCHEMAS = {"nb": Path("/usr/share/ovn/ovn-nb.ovsschema"), "sb": Path("/usr/share/ovn/ovn-sb.ovsschema")}
 OCTAVIA, NETWORK = "/load-balancer/v2.0/lbaas", "/network/v2.0"
 MEMBERS, BULK, CHASSIS = 10, 100, 1000
-PATIENCE = 180.0
-LONGEST_HOLD = 0.05
+READY_TIMEOUT = 180.0
+MAX_LAG = 0.05
 """Seconds that a single piece of work may block an event loop."""
-REST, CALM = 0.2, 8
+IDLE_INTERVAL, IDLE_COUNT = 0.2, 8
 """Interval in seconds, and number of consecutive intervals without work until the server counts as idle.
 
 A database takes some time to send ten thousand rows.
@@ -49,16 +49,16 @@ ROWS = 1000
 
 
 @dataclass
-class Bench:
+class LagBench:
     folder: Path
     listen: str
     client: httpx.Client
     databases: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
     server: "subprocess.Popen[bytes] | None" = None
-    results: dict[str, Holds] = field(default_factory=dict)
+    results: dict[str, LagRecord] = field(default_factory=dict)
 
     @property
-    def told(self) -> Path:
+    def lag_file(self) -> Path:
         return self.folder / "holds"
 
     def remote(self, name: str) -> str:
@@ -79,7 +79,7 @@ class Bench:
 
     def start_server(self) -> None:
         environment = {
-            VARIABLE: str(self.told),
+            LAG_VARIABLE: str(self.lag_file),
             "FAIRLEAD_SERVER_LISTEN": self.listen,
             "FAIRLEAD_STORE_PATH": str(self.folder / "fairlead.db"),
             "FAIRLEAD_OVN_NORTHBOUND": self.remote("nb"),
@@ -87,14 +87,14 @@ class Bench:
             "FAIRLEAD_HEALTH_MAX_PROBES_PER_SECOND": "-1",
             "FAIRLEAD_HEALTH_MAX_PROBES_PER_SECOND_PER_PORT": "-1",
         }
-        make_holds(self.told)
+        create_lag_file(self.lag_file)
         program = [sys.executable, str(Path(__file__).parent / "held.py")]
         with (self.folder / "log").open("ab") as log:
             self.server = subprocess.Popen(program, env={**os.environ, **environment}, stdout=log, stderr=log)
-        self.until_ready()
+        self.wait_ready()
 
-    def until_ready(self) -> None:
-        deadline = time.monotonic() + PATIENCE
+    def wait_ready(self) -> None:
+        deadline = time.monotonic() + READY_TIMEOUT
         while True:
             try:
                 if self.client.get("/readyz").is_success:
@@ -114,19 +114,19 @@ class Bench:
 
     def measure(self, name: str, act: Callable[[], object]) -> None:
         wait_idle(self.client)
-        forget_holds(self.told)
+        reset_lag(self.lag_file)
         act()
         self.settle()
-        self.results[name] = held = read_holds(self.told)
+        self.results[name] = held = read_lag(self.lag_file)
         say(f"{name}: {show(held)} {held.name.rstrip(bytes(1)).decode(errors='replace')}")
 
     def settle(self) -> None:
         """Wait until the server is idle, which means little CPU time in consecutive intervals."""
         worked, calm = 0.0, 0
-        while calm < CALM:
-            time.sleep(REST)
-            now = read_holds(self.told).in_all
-            worked, calm = now, calm + 1 if now - worked < REST / 10 else 0
+        while calm < IDLE_COUNT:
+            time.sleep(IDLE_INTERVAL)
+            now = read_lag(self.lag_file).total
+            worked, calm = now, calm + 1 if now - worked < IDLE_INTERVAL / 10 else 0
 
     def get(self, path: str) -> Callable[[], object]:
         return lambda: self.client.get(path).raise_for_status()
@@ -138,8 +138,8 @@ class Bench:
         database = {"nb": "OVN_Northbound", "sb": "OVN_Southbound"}[name]
         settings = Settings(remotes=parse_remotes(self.remote(name)), database=database, tables={})
         async with Client(settings, lambda _: None) as client:
-            await client.wait_connected(PATIENCE)
-            await client.transact(operations, PATIENCE)
+            await client.wait_connected(READY_TIMEOUT)
+            await client.transact(operations, READY_TIMEOUT)
 
 
 def main() -> int:
@@ -152,32 +152,32 @@ def main() -> int:
         folder = options.folder or Path(stack.enter_context(TemporaryDirectory()))
         results = measure_all(stack, folder, options.size)
     if options.json:
-        print(json.dumps({name: [held.longest, held.garbage, held.in_all] for name, held in results.items()}))
+        print(json.dumps({name: [held.longest, held.garbage, held.total] for name, held in results.items()}))
     else:
         print("\n".join(render(results, options.size)))
-    return any(held.longest > LONGEST_HOLD for held in results.values())
+    return any(held.longest > MAX_LAG for held in results.values())
 
 
 def say(text: str) -> None:
     print(f"holds: {text}", file=sys.stderr, flush=True)
 
 
-def show(held: Holds) -> str:
-    return f"{1000 * held.longest:.0f} | {1000 * held.garbage:.0f} | {1000 * held.in_all:,.0f}"
+def show(held: LagRecord) -> str:
+    return f"{1000 * held.longest:.0f} | {1000 * held.garbage:.0f} | {1000 * held.total:,.0f}"
 
 
-def render(results: dict[str, Holds], size: int) -> Iterator[str]:
+def render(results: dict[str, LagRecord], size: int) -> Iterator[str]:
     yield f"| {size:,} load balancers | longest step, ms | longest look for garbage, ms | all steps, ms |"
     yield "|---|---|---|---|"
     yield from (f"| {name} | {show(held)} |" for name, held in results.items())
 
 
-def measure_all(stack: ExitStack, folder: Path, size: int) -> dict[str, Holds]:
+def measure_all(stack: ExitStack, folder: Path, size: int) -> dict[str, LagRecord]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         listen = f"127.0.0.1:{probe.getsockname()[1]}"
-    client = stack.enter_context(httpx.Client(base_url=f"http://{listen}", timeout=PATIENCE))
-    bench = Bench(folder, listen, client)
+    client = stack.enter_context(httpx.Client(base_url=f"http://{listen}", timeout=READY_TIMEOUT))
+    bench = LagBench(folder, listen, client)
     stack.callback(bench.stop)
     is_new = not (folder / "fairlead.db").exists()
     for name in SCHEMAS:
@@ -190,14 +190,14 @@ def measure_all(stack: ExitStack, folder: Path, size: int) -> dict[str, Holds]:
         bench.start_server()  # a server that has just created them has warm caches and garbage
     measure_reads(bench)
     measure_changes(bench)
-    measure_news(bench, size)
+    measure_updates(bench, size)
     return bench.results
 
 
 # Existing objects
 
 
-def populate(bench: Bench, size: int) -> None:
+def populate(bench: LagBench, size: int) -> None:
     population = Population(bench.client)
     population.make_networks()
     population.grow(size)
@@ -216,7 +216,7 @@ def populate(bench: Bench, size: int) -> None:
     wait_idle(bench.client)
 
 
-def make_ports(bench: Bench, population: Population, number: int) -> list[str]:
+def make_ports(bench: LagBench, population: Population, number: int) -> list[str]:
     port = {"network_id": population.networks[number % len(population.networks)]}
     body = {"ports": [{**port, "name": f"machine{number}-{each}"} for each in range(MEMBERS)]}
     made = bench.client.post(f"{NETWORK}/ports", json=body).raise_for_status().json()["ports"]
@@ -226,7 +226,7 @@ def make_ports(bench: Bench, population: Population, number: int) -> list[str]:
 # Requests
 
 
-def measure_reads(bench: Bench) -> None:
+def measure_reads(bench: LagBench) -> None:
     client = bench.client
     balancers = client.get(f"{LBS}?limit=2").json()["loadbalancers"]
     one, pool = balancers[0]["id"], balancers[0]["pools"][0]["id"]
@@ -249,7 +249,7 @@ def measure_reads(bench: Bench) -> None:
             say(f"GET {name}: {error.response.status_code}")
 
 
-def measure_changes(bench: Bench) -> None:
+def measure_changes(bench: LagBench) -> None:
     client = bench.client
     population = Population(client)
     networks = client.get(f"{NETWORK}/networks").json()["networks"]
@@ -262,7 +262,7 @@ def measure_changes(bench: Bench) -> None:
     made: list[str] = []
     bench.measure("POST load balancer", lambda: made.append(population.create(10**6 // 20)["id"]))
     bench.measure("DELETE load balancer", lambda: population.delete(made[-1]))
-    bench.measure("POST load balancers, 300 times", lambda: made_and_gone(population, 150))
+    bench.measure("POST load balancers, 300 times", lambda: create_and_delete(population, 150))
     network = f"{NETWORK}/networks/{networks[0]['id']}"
     for mtu in (1400, 1442):
         body = {"network": {"mtu": mtu}}
@@ -282,7 +282,7 @@ def measure_changes(bench: Bench) -> None:
     bench.measure("POST /operator/resync", lambda: client.post("/operator/resync").raise_for_status())
 
 
-def made_and_gone(population: Population, count: int) -> None:
+def create_and_delete(population: Population, count: int) -> None:
     for number in range(count):
         population.delete(population.create(10**6 // 20 + number)["id"])
 
@@ -290,7 +290,7 @@ def made_and_gone(population: Population, count: int) -> None:
 # Updates of the databases
 
 
-def measure_news(bench: Bench, size: int) -> None:
+def measure_updates(bench: LagBench, size: int) -> None:
     bench.measure("Northbound connects anew", lambda: reconnect(bench, "nb"))
     row = ["name", "!=", "nothing"]
     change = {"op": "update", "table": "Load_Balancer", "where": [row], "row": {"options": ["map", [["x", "y"]]]}}
@@ -314,15 +314,15 @@ def measure_news(bench: Bench, size: int) -> None:
         bench.measure(f"Southbound: all of {table} go", lambda delete=delete: bench.operate("sb", [delete]))
 
 
-def reconnect(bench: Bench, name: str) -> None:
+def reconnect(bench: LagBench, name: str) -> None:
     bench.stop_database(name)
     time.sleep(0.2)
     bench.start_database(name)
     time.sleep(RECONNECT)
-    bench.until_ready()
+    bench.wait_ready()
 
 
-def all_ports(bench: Bench) -> list[tuple[str, str]]:
+def all_ports(bench: LagBench) -> list[tuple[str, str]]:
     """Id and address of each machine's port."""
     found: list[tuple[str, str]] = []
     query = "limit=1000&device_owner="
@@ -334,12 +334,12 @@ def all_ports(bench: Bench) -> list[tuple[str, str]]:
         query = f"limit=1000&device_owner=&marker={ports[-1]['id']}"
 
 
-def insert_chassis(bench: Bench) -> list[str]:
+def insert_chassis(bench: LagBench) -> list[str]:
     """Insert chassis, and return their UUIDs."""
     return asyncio.run(_insert_chassis(bench))
 
 
-async def _insert_chassis(bench: Bench) -> list[str]:
+async def _insert_chassis(bench: LagBench) -> list[str]:
     settings = Settings(remotes=parse_remotes(bench.remote("sb")), database="OVN_Southbound", tables={})
     operations: list[Json] = []
     for number in range(CHASSIS):
@@ -352,11 +352,11 @@ async def _insert_chassis(bench: Bench) -> list[str]:
             {"op": "insert", "table": "Chassis", "uuid-name": f"c{number}", "row": chassis},
         ]
     async with Client(settings, lambda _: None) as client:
-        await client.wait_connected(PATIENCE)
-        return [each["uuid"][1] for each in (await client.transact(operations, PATIENCE))[2::3]]
+        await client.wait_connected(READY_TIMEOUT)
+        return [each["uuid"][1] for each in (await client.transact(operations, READY_TIMEOUT))[2::3]]
 
 
-def insert_bindings(bench: Bench, chassis: list[str], ports: list[tuple[str, str]]) -> None:
+def insert_bindings(bench: LagBench, chassis: list[str], ports: list[tuple[str, str]]) -> None:
     where = {"tunnel_key": 1, "external_ids": ["map", [["name", "net"]]]}
     operations: list[Json] = [{"op": "insert", "table": "Datapath_Binding", "uuid-name": "net", "row": where}]
     for number, (port, _) in enumerate(ports):
@@ -368,7 +368,7 @@ def insert_bindings(bench: Bench, chassis: list[str], ports: list[tuple[str, str
     bench.operate("sb", operations)
 
 
-def insert_monitors(bench: Bench, ports: list[tuple[str, str]]) -> None:
+def insert_monitors(bench: LagBench, ports: list[tuple[str, str]]) -> None:
     rows = [
         {"ip": address, "logical_port": port, "port": 80, "protocol": "tcp", "status": "online"}
         for port, address in ports
@@ -376,18 +376,18 @@ def insert_monitors(bench: Bench, ports: list[tuple[str, str]]) -> None:
     bench.operate("sb", [{"op": "insert", "table": "Service_Monitor", "row": row} for row in rows])
 
 
-def confirm_one_by_one(bench: Bench) -> None:
+def confirm_one_by_one(bench: LagBench) -> None:
     asyncio.run(_confirm_one_by_one(bench))
 
 
-async def _confirm_one_by_one(bench: Bench) -> None:
+async def _confirm_one_by_one(bench: LagBench) -> None:
     settings = Settings(remotes=parse_remotes(bench.remote("sb")), database="OVN_Southbound", tables={})
     async with Client(settings, lambda _: None) as client:
-        await client.wait_connected(PATIENCE)
+        await client.wait_connected(READY_TIMEOUT)
         for number in range(CHASSIS):
             where, row = ["name", "==", f"c{number}"], {"nb_cfg": 8, "nb_cfg_timestamp": 8000 + number}
             await client.transact(
-                [{"op": "update", "table": "Chassis_Private", "where": [where], "row": row}], PATIENCE
+                [{"op": "update", "table": "Chassis_Private", "where": [where], "row": row}], READY_TIMEOUT
             )
 
 

@@ -38,29 +38,38 @@ from pathlib import Path
 
 from fairlead.compilers.native import NATIVE
 from fairlead.dataplane.flow_slot import flow_slot
-from fairlead.dataplane.native import Here, Service
+from fairlead.dataplane.native import LocalMember, Service
 from fairlead.drivers.native.driver import Native
 from fairlead.model.documents.loadbalancer import LoadBalancer, Transport
 from fairlead.model.documents.owner import Kind, Owner
-from fairlead.model.queries.placement import balancers_behind
+from fairlead.model.queries.placement import find_balancers_in_prefixes
 from fairlead.model.registry.changeset import Changes, apply_changes
-from fairlead.model.registry.facts import LOST_HOSTS, with_facts
+from fairlead.model.registry.facts import UNREACHABLE_HOSTS, with_facts
 from fairlead.model.snapshot import Snapshot
 from fairlead.node.plain_host import PlainHost
 from fairlead.node.reports import Reports
 from fairlead.runtime.gc_tuning import frozen
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from announced import BEHIND, MEMBER_PORT, PORT, VIPS, in_the_model, is_here, make_slice, with_one_more
+from announced import (
+    MEMBER_PORT,
+    MEMBERS_START,
+    PORT,
+    VIPS_START,
+    is_here,
+    make_slice,
+    with_one_more,
+    with_wire_defaults,
+)
 
-from harness.apart import Apart, apart
-from harness.given import Given
+from harness.apart import NetNamespace, net_namespace
+from harness.given import FixedSlice
 from harness.waiting import wait_until
 
-CHANGED, ASKED, FEW = 100, 1_000, 10
+CHANGE_ROUNDS, CONNECTION_COUNT, HOT_VIPS = 100, 1_000, 10
 """Number of changes, of connections of each kind, and of VIPs that are used repeatedly."""
-PATIENCE = 60.0
-RESET = struct.pack("ii", 1, 0)  # struct linger, socket(7)
+APPLY_TIMEOUT = 60.0
+LINGER_RESET = struct.pack("ii", 1, 0)  # struct linger, socket(7)
 SERVER = """
 import socket
 with socket.create_server(("", 8080), backlog=4096) as server:
@@ -100,39 +109,39 @@ def as_table(results: dict[str, dict[str, str]]) -> str:
 
 
 @dataclass
-class Site:
-    host: Apart
-    outside: Apart
-    behind: Apart
+class HostBench:
+    host: NetNamespace
+    outside: NetNamespace
+    member_network: NetNamespace
 
 
 @contextmanager
-def site(hosts: int) -> Iterator[Site]:
+def site(hosts: int) -> Iterator[HostBench]:
     with ExitStack() as stack:
-        host, outside, behind = (stack.enter_context(apart()) for _ in range(3))
-        host.set("net/ipv6/conf/default/accept_dad", 0)  # no late changes of addresses
+        host, outside, behind = (stack.enter_context(net_namespace()) for _ in range(3))
+        host.set_sysctl("net/ipv6/conf/default/accept_dad", 0)  # no late changes of addresses
         host.ip(f"link add outer type veth peer name outer netns {outside.path}")
         host.ip(f"link add inner type veth peer name inner netns {behind.path}")
-        host.set("net/ipv4/ip_forward", 1)
+        host.set_sysctl("net/ipv4/ip_forward", 1)
         host.ip(
             "addr add 10.20.0.1/16 dev outer",
             "link set outer up",
             "addr add 10.20.255.1/30 dev inner",
             "link set inner up",
         )
-        host.ip(f"route add {BEHIND}/15 via 10.20.255.2", "route add default via 10.20.254.1")
+        host.ip(f"route add {MEMBERS_START}/15 via 10.20.255.2", "route add default via 10.20.254.1")
         others = (f"addr add {ip_address('10.20.0.1') + number}/16 dev outer" for number in range(1, hosts))
         outside.ip("addr add 10.20.254.1/16 dev outer", *others, "link set outer up")
-        outside.ip(f"route add {BEHIND}/15 via 10.20.0.1", f"route add {VIPS}/15 via 10.20.0.1")
+        outside.ip(f"route add {MEMBERS_START}/15 via 10.20.0.1", f"route add {VIPS_START}/15 via 10.20.0.1")
         behind.ip("addr add 10.20.255.2/30 dev inner", "link set inner up", "route add default via 10.20.255.1")
-        behind.ip(f"route add local {BEHIND}/15 dev lo")
+        behind.ip(f"route add local {MEMBERS_START}/15 dev lo")
         with behind.inside():
             server = subprocess.Popen([sys.executable, "-c", SERVER])
         stack.callback(server.wait)
         stack.callback(server.kill)
         with behind.inside():
             wait_until(answers)
-        yield Site(host, outside, behind)
+        yield HostBench(host, outside, behind)
 
 
 def answers() -> bool:
@@ -140,7 +149,7 @@ def answers() -> bool:
         return client.connect_ex(("127.0.0.1", MEMBER_PORT)) == 0
 
 
-class Told(Reports):
+class MissingOwners(Reports):
     """Reports whose set of missing owners empties as they are applied."""
 
     def __init__(self) -> None:
@@ -153,7 +162,7 @@ class Told(Reports):
         self.missing, self.errors = set(owners), {}
         self.done.clear()
 
-    def failed(self, dataplane: str, owner: Owner, error: str | None) -> None:
+    def set_apply_error(self, dataplane: str, owner: Owner, error: str | None) -> None:
         if error is None:
             self.missing.discard(owner)
             if not self.missing:
@@ -163,7 +172,7 @@ class Told(Reports):
 
 
 @asynccontextmanager
-async def agent(given: Given, told: Told) -> AsyncIterator[None]:
+async def agent(given: FixedSlice, told: MissingOwners) -> AsyncIterator[None]:
     running = asyncio.ensure_future(PlainHost(given, told, Native()).run())
     try:
         yield
@@ -172,15 +181,15 @@ async def agent(given: Given, told: Told) -> AsyncIterator[None]:
         await asyncio.wait([running])
 
 
-async def until_done(told: Told) -> None:
+async def wait_applied(told: MissingOwners) -> None:
     try:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(APPLY_TIMEOUT):
             await told.done.wait()
     except TimeoutError:
         sys.exit(f"{len(told.missing)} are missing: {list(told.errors.values())[:3]}")
 
 
-class Holds:
+class LoopBlocking:
     """Longest time in seconds without a return to the event loop: by the clock, and by CPU time of a step."""
 
     def __init__(self) -> None:
@@ -217,14 +226,14 @@ def measure(options: argparse.Namespace, size: int) -> dict[str, str]:
         return asyncio.run(measure_inside(options, size, Path(name), made))
 
 
-async def measure_inside(options: argparse.Namespace, size: int, folder: Path, made: Site) -> dict[str, str]:
+async def measure_inside(options: argparse.Namespace, size: int, folder: Path, made: HostBench) -> dict[str, str]:
     empty = memory()
     known = make_slice(size, options.members, options.hosts)
-    given, told = Given("h1", folder / "slice", known), Told()
+    given, told = FixedSlice("h1", folder / "slice", known), MissingOwners()
     gc.collect()
     sliced, kernel = memory(), kernel_memory()
     owners = [Owner(Kind.LOAD_BALANCER, each) for each in known.load_balancers]
-    timed = Timed(told, owners)
+    timed = ApplyTimer(told, owners)
     async with agent(given, told):
         found = await timed.end("serving")
         found["kernel, MB"] = f"{(kernel_memory() - kernel) / 1e6:.0f}"
@@ -232,23 +241,23 @@ async def measure_inside(options: argparse.Namespace, size: int, folder: Path, m
         found |= await asyncio.to_thread(connect_in_turns, made, known)
         found |= await change(given, told)
         if options.hosts > 1:
-            found |= await lose(made, given, told)
+            found |= await disconnect_host(made, given, told)
             found |= await drain(given, told)
     found |= await restart(given, told, owners)
     await Native().remove()
     return found
 
 
-class Timed:
+class ApplyTimer:
     """Measures until all these owners are applied."""
 
-    def __init__(self, told: Told, owners: Sequence[Owner]) -> None:
+    def __init__(self, told: MissingOwners, owners: Sequence[Owner]) -> None:
         told.expect(owners)
-        self._told, self._holds = told, Holds()
+        self._told, self._holds = told, LoopBlocking()
         self._began, self._before = time.perf_counter(), os.times()
 
     async def end(self, name: str) -> dict[str, str]:
-        await until_done(self._told)
+        await wait_applied(self._told)
         took, now = time.perf_counter() - self._began, os.times()
         processor = f"{now.user - self._before.user:.2f} / {now.system - self._before.system:.2f}"
         return {
@@ -258,63 +267,66 @@ class Timed:
         }
 
 
-async def change(given: Given, told: Told) -> dict[str, str]:
+async def change(given: FixedSlice, told: MissingOwners) -> dict[str, str]:
     """Add a member, and remove it again."""
     chance, times = random.Random(3), list[float]()
-    balancers = list(given.now.load_balancers.values())
-    for revision in range(2, 2 + CHANGED):
+    balancers = list(given.current.load_balancers.values())
+    for revision in range(2, 2 + CHANGE_ROUNDS):
         balancer = chance.choice(balancers)
         for after in (with_one_more(balancer), balancer):
-            told.expect([in_the_model(after)])
-            snapshot = apply_changes(given.now, Changes(puts=(after,)), revision)
+            told.expect([with_wire_defaults(after)])
+            snapshot = apply_changes(given.current, Changes(puts=(after,)), revision)
             began = time.perf_counter()
-            given.become(snapshot, in_the_model(after))
-            await until_done(told)
+            given.replace(snapshot, with_wire_defaults(after))
+            await wait_applied(told)
             times.append((time.perf_counter() - began) * 1000)
     times.sort()
-    shown = f"{figure(times, 0.5)} / {figure(times, 0.99)} / {times[-1]:.1f}"
+    shown = f"{percentile(times, 0.5)} / {percentile(times, 0.99)} / {times[-1]:.1f}"
     return {"one change, ms, median / 99 of 100 / highest": shown}
 
 
-def figure(ordered: Sequence[float], share: float) -> str:
+def percentile(ordered: Sequence[float], share: float) -> str:
     return f"{ordered[int(len(ordered) * share)]:.1f}"
 
 
-async def lose(made: Site, given: Given, told: Told) -> dict[str, str]:
+async def disconnect_host(made: HostBench, given: FixedSlice, told: MissingOwners) -> dict[str, str]:
     """Disconnect another host and reconnect it: its slots move to other members here, and back."""
-    known, lost = given.now, frozenset({"h2"})
-    owners = list(LOST_HOSTS.concerns(known, with_facts(known, LOST_HOSTS, lost), lost))
+    known, lost = given.current, frozenset({"h2"})
+    owners = list(UNREACHABLE_HOSTS.affected_owners(known, with_facts(known, UNREACHABLE_HOSTS, lost), lost))
     found = {"load balancers with a member behind one that dies": f"{len(owners):,}"}
     for name, words in (("dies", "del"), ("is back", "add")):
-        timed = Timed(told, owners)
+        timed = ApplyTimer(told, owners)
         made.outside.ip(f"addr {words} 10.20.0.2/16 dev outer")
         found |= await timed.end(f"another host {name}")
     return found
 
 
-async def drain(given: Given, told: Told) -> dict[str, str]:
+async def drain(given: FixedSlice, told: MissingOwners) -> dict[str, str]:
     """Drain another host, then let it serve again.
 
     Slots that it gives to this host keep a record of the previous owner.
     """
-    known, kernel, found = given.now, kernel_memory(), dict[str, str]()
+    known, kernel, found = given.current, kernel_memory(), dict[str, str]()
     host = known.hosts["h2"]
     for name, changed in (("is drained", replace(host, draining=True)), ("may serve again", host)):
-        after = apply_changes(given.now, Changes(puts=(changed,)), given.now.revision + 1)
-        owners = [Owner(Kind.LOAD_BALANCER, each) for each in balancers_behind(after, [p.cidr for p in host.prefixes])]
-        timed = Timed(told, owners)
-        given.become(after, *owners)
+        after = apply_changes(given.current, Changes(puts=(changed,)), given.current.revision + 1)
+        owners = [
+            Owner(Kind.LOAD_BALANCER, each)
+            for each in find_balancers_in_prefixes(after, [p.cidr for p in host.prefixes])
+        ]
+        timed = ApplyTimer(told, owners)
+        given.replace(after, *owners)
         found |= await timed.end(f"another host {name}")
         if changed.draining:
             found["another host is drained, kernel, MB more"] = f"{(kernel_memory() - kernel) / 1e6:.0f}"
     return found
 
 
-async def restart(given: Given, told: Told, owners: Sequence[Owner]) -> dict[str, str]:
+async def restart(given: FixedSlice, told: MissingOwners, owners: Sequence[Owner]) -> dict[str, str]:
     commands = (("nft", "monitor"), ("ip", "monitor", "address", "route", "rule"))
     watching = [await asyncio.create_subprocess_exec(*each, stdout=subprocess.PIPE) for each in commands]
     await asyncio.sleep(1)  # until they listen
-    timed = Timed(told, owners)
+    timed = ApplyTimer(told, owners)
     async with agent(given, told):
         found = await timed.end("restart")
     lines = []
@@ -327,13 +339,16 @@ async def restart(given: Given, told: Told, owners: Sequence[Owner]) -> dict[str
 # Connections
 
 
-def connect_in_turns(made: Site, known: Snapshot) -> dict[str, str]:
+def connect_in_turns(made: HostBench, known: Snapshot) -> dict[str, str]:
     """Connect to a few VIPs repeatedly, and to random ones, which are not in CPU caches."""
     chance, balancers = random.Random(5), sorted(known.load_balancers.values(), key=lambda each: each.id)
     here = [each for each in balancers if any(is_here(member) for member in each.pools[0].members)]
-    asked = [(chance.choice(here[:FEW]), chance.choice(here)) for _ in range(ASKED)]
+    asked = [(chance.choice(here[:HOT_VIPS]), chance.choice(here)) for _ in range(CONNECTION_COUNT)]
     with made.outside.inside():
-        times = [[connect(*led(known, few)), connect(*led(known, one)), connect(*direct(few))] for few, one in asked]
+        times = [
+            [connect(*local_flow(known, few)), connect(*local_flow(known, one)), connect(*direct(few))]
+            for few, one in asked
+        ]
     few, one, member = (statistics.median(column) * 1e6 for column in zip(*times, strict=True))
     return {
         "new connection, µs, one of few VIPs / any VIP / a member": f"{few:.0f} / {one:.0f} / {member:.0f}",
@@ -348,14 +363,14 @@ def source() -> int:
     return 20_000 + next(_PORTS) % 40_000
 
 
-def led(known: Snapshot, balancer: LoadBalancer) -> tuple[int, tuple[str, int]]:
+def local_flow(known: Snapshot, balancer: LoadBalancer) -> tuple[int, tuple[str, int]]:
     """Source port with a slot of a local member, and the target."""
-    rows = NATIVE.compile(known, in_the_model(balancer)).values()
+    rows = NATIVE.compile(known, with_wire_defaults(balancer)).values()
     [service] = (row for row in rows if isinstance(row, Service))
     client, to = ip_address("10.20.254.1"), (balancer.vip.address, PORT)
     while True:
         port = source()
-        if isinstance(service.targets[service.slots[flow_slot((client, port), to, Transport.TCP)]], Here):
+        if isinstance(service.targets[service.slots[flow_slot((client, port), to, Transport.TCP)]], LocalMember):
             return port, (str(to[0]), PORT)
 
 
@@ -368,7 +383,7 @@ def connect(port: int, to: tuple[str, int]) -> float:
     """Seconds until the connection is established. It is closed by a reset, so no TIME_WAIT remains."""
     with socket.socket() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_RESET)
         client.bind(("10.20.254.1", port))
         client.settimeout(5)
         began = time.perf_counter()

@@ -23,13 +23,22 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 from fairlead.model.documents.quota import BALANCING, NETWORKING
-from harness.ha.judging import REMOTES, by_way, failures, judge, p50_p99, rows_of, settle, told
-from harness.ha.load import CLIENTS, RATE, WITH_RETRIES, Client, Town, adapter
-from harness.ha.nemesis import HOWS, Step, disturb
-from harness.ha.place import HOSTS, Place, three_hosts
+from harness.ha.judging import (
+    REMOTES,
+    by_disturbance,
+    evaluate,
+    failed_checks,
+    p50_p99,
+    rows_of,
+    summarize_clients,
+    wait_idle,
+)
+from harness.ha.load import CLIENTS, RATE, WITH_RETRIES, LoadClient, SharedState, adapter
+from harness.ha.nemesis import DISTURBANCES, Disturbance, run_disturbances
+from harness.ha.place import HOSTS, ThreeHosts, three_hosts
 
 BEGAN = monotonic()
-APART = "KILLED_APART"
+NAMESPACE_VARIABLE = "KILLED_APART"
 QUOTA = 10**6
 """Quota of all resources. It is not reached, and is enforced, so that its locking is part of the measurement."""
 MEMORY = Path("/dev/shm")
@@ -42,18 +51,18 @@ def main() -> int:
     parser.add_argument("--quiet", type=float, default=20.0, help="seconds of writes before, on each store; 0: none")
     parser.add_argument("--seconds", type=float, default=3600.0, help="after these no step begins")
     parser.add_argument("--retries", type=int, default=5, help="of clients that ask again")
-    parser.add_argument("--only", default="", choices=["", *map(" ".join, HOWS)], help="one way to disturb")
+    parser.add_argument("--only", default="", choices=["", *map(" ".join, DISTURBANCES)], help="one way to disturb")
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
     parser.add_argument("--json", action="store_true", help="for programs")
     options = parser.parse_args()
-    if APART not in os.environ:
+    if NAMESPACE_VARIABLE not in os.environ:
         apart = ("unshare", "--net", "--pid", "--mount-proc", "--fork", "--kill-child")
-        os.environ |= {APART: "yes", "no_proxy": "*"}
+        os.environ |= {NAMESPACE_VARIABLE: "yes", "no_proxy": "*"}
         os.execvp(apart[0], (*apart, sys.executable, "-W", "ignore", *sys.argv))
     memory = MEMORY if MEMORY.is_dir() else None
     with TemporaryDirectory(prefix="fairlead-ha-", dir=memory) as name, three_hosts(Path(name)) as place:
         results = measure(place, options)
-    print(json.dumps(results, indent=2) if options.json else written(results))
+    print(json.dumps(results, indent=2) if options.json else render_results(results))
     return 1 if results["failures"] else 0
 
 
@@ -61,7 +70,7 @@ def say(text: str) -> None:
     print(f"ha: {monotonic() - BEGAN:6.0f} s: {text}", file=sys.stderr, flush=True)
 
 
-def measure(place: Place, options: argparse.Namespace) -> dict[str, Any]:
+def measure(place: ThreeHosts, options: argparse.Namespace) -> dict[str, Any]:
     results: dict[str, Any] = {"seed": options.seed, "retries": options.retries}
     say(f"etcd and OVN are there; seed {options.seed}")
     if options.quiet:
@@ -72,44 +81,54 @@ def measure(place: Place, options: argparse.Namespace) -> dict[str, Any]:
     for host in HOSTS:
         place.wait("server", host)
     say("three servers are ready")
-    town = Town(subnet(), "ha", HOSTS, options.retries)
-    steps: list[Step] = []
+    town = SharedState(subnet(), "ha", HOSTS, options.retries)
+    steps: list[Disturbance] = []
     with clients(town, options.seed):
         sleep(options.quiet)
         if options.quiet:
-            results["quiet"]["on etcd"] = {"write p50 / p99, ms": p50_p99(town.writes), **told(town.writes)}
+            results["quiet"]["on etcd"] = {
+                "write p50 / p99, ms": p50_p99(town.writes),
+                **summarize_clients(town.writes),
+            }
         chance = random.Random(options.seed)
-        for step in disturb(place, chance, options.steps, options.longest, options.only, town.wrote_since):
+        for step in run_disturbances(place, chance, options.steps, options.longest, options.only, town.wrote_since):
             steps.append(step)
-            say(f"{len(steps)}/{options.steps} {step.title} of host {step.host}: {step.ended - step.began:.1f} s")
+            say(
+                f"{len(steps)}/{options.steps} {step.title} of host {step.host}:"
+                f" {step.ended_at - step.started_at:.1f} s"
+            )
             if town.failures or monotonic() - BEGAN > options.seconds:
                 break
     say("all is well again; judging")
     if town.failures:
         raise town.failures[0]
-    disturbed = [each for each in town.writes if steps and each.asked >= steps[0].began]
+    disturbed = [each for each in town.writes if steps and each.called_at >= steps[0].started_at]
     results["steps"] = len(steps)
-    results["by way"] = by_way(town, steps)
+    results["by way"] = by_disturbance(town, steps)
     longest = max((table["longest pause, ms"] for table in results["by way"].values()), default=0)
-    results["all"] = {"longest pause, ms": longest, "write p50 / p99, ms": p50_p99(disturbed), **told(disturbed)}
-    results["judged"] = judge(town, others) | {"mistakes in servers' logs": place.mistakes()}
+    results["all"] = {
+        "longest pause, ms": longest,
+        "write p50 / p99, ms": p50_p99(disturbed),
+        **summarize_clients(disturbed),
+    }
+    results["judged"] = evaluate(town, others) | {"mistakes in servers' logs": place.bug_reports()}
     seen = results["all"][f"errors {WITH_RETRIES}"]
-    results["failures"] = failures(results["judged"]) + ([f"errors of who asks again: {seen}"] if seen else [])
+    results["failures"] = failed_checks(results["judged"]) + ([f"errors of who asks again: {seen}"] if seen else [])
     return results
 
 
-def alone(place: Place, options: argparse.Namespace) -> dict[str, Any]:
+def alone(place: ThreeHosts, options: argparse.Namespace) -> dict[str, Any]:
     """Run one server on SQLite, with another owner tag on its rows."""
     store = f"sqlite://{place.folder}/alone.db"
     place.start("server", 0, FAIRLEAD_STORE_URL=store, FAIRLEAD_OVN_OWNER_TAG="alone")
     place.wait("server", 0)
-    town = Town(subnet(), "alone", (0,))
+    town = SharedState(subnet(), "alone", (0,))
     with clients(town, options.seed):
         sleep(options.quiet)
-    settle(town.servers)
+    wait_idle(town.servers)
     place.kill("server", 0)
     say(f"on SQLite: {p50_p99(town.writes)} ms")
-    return {"write p50 / p99, ms": p50_p99(town.writes), **told(town.writes)}
+    return {"write p50 / p99, ms": p50_p99(town.writes), **summarize_clients(town.writes)}
 
 
 def subnet() -> str:
@@ -128,9 +147,9 @@ def subnet() -> str:
 
 
 @contextmanager
-def clients(town: Town, seed: int) -> Iterator[None]:
+def clients(town: SharedState, seed: int) -> Iterator[None]:
     """Run the clients. All their requests are answered at the end."""
-    threads = [Client(town, number, seed) for number in range(CLIENTS)]
+    threads = [LoadClient(town, number, seed) for number in range(CLIENTS)]
     for thread in threads:
         thread.start()
     try:
@@ -141,7 +160,7 @@ def clients(town: Town, seed: int) -> Iterator[None]:
             thread.join()
 
 
-def written(results: dict[str, Any]) -> str:
+def render_results(results: dict[str, Any]) -> str:
     """Results as text: a table of the disturbances, and the final checks."""
     quiet = {f"quiet, {name}": table for name, table in results.get("quiet", {}).items()}
     by_name: dict[str, Any] = {**quiet, **results["by way"], "all": results["all"]}

@@ -24,7 +24,7 @@ from fairlead.model.documents.chassis import Chassis
 from fairlead.model.documents.local_ip import Association, Fallback, LocalIP, Mode
 from fairlead.model.documents.network import FixedIP, Network, Port, Router, Subnet
 from fairlead.model.documents.owner import Kind, Owner
-from fairlead.model.documents.sizes import ASSOCIATIONS
+from fairlead.model.documents.sizes import MAX_ASSOCIATIONS
 from fairlead.model.registry.changeset import Changes, apply_changes
 from fairlead.model.registry.facts import CHASSIS, PLUGGED, with_facts
 from fairlead.model.snapshot import Aggregate, Snapshot
@@ -59,15 +59,15 @@ def show(arguments: argparse.Namespace, mode: Mode, fallback: Fallback) -> None:
     print(f"  {kinds.total()} rows: {', '.join(f'{number} {kind}' for kind, number in kinds.most_common())}")
     print(f"  compiled in {sum(times):.0f} ms; one {sum(times) / len(times):.2f} ms, the longest {max(times):.2f} ms")
     name = "chassis0"
-    concerned, spent = measured(lambda: list(PLUGGED.concerns(snapshot, snapshot, dict.fromkeys(["r0-0"], "x"))))
+    concerned, spent = measured(lambda: list(PLUGGED.affected_owners(snapshot, snapshot, dict.fromkeys(["r0-0"], "x"))))
     print(f"  a replica moves: {len(concerned)} owners, found in {spent:.2f} ms")
     gone = with_facts(snapshot, CHASSIS, {name: None})
-    concerned, spent = measured(lambda: list(CHASSIS.concerns(snapshot, gone, {name: None})))
+    concerned, spent = measured(lambda: list(CHASSIS.affected_owners(snapshot, gone, {name: None})))
     _, recompiled = measured(lambda: sum(len(compile_owner(gone, owner)) for owner in concerned))
     print(f"  a chassis goes: {len(concerned)} owners, found in {spent:.1f} ms, compiled in {recompiled:.0f} ms")
-    large = populate(1, ASSOCIATIONS // 2, ASSOCIATIONS, mode, fallback)
+    large = populate(1, MAX_ASSOCIATIONS // 2, MAX_ASSOCIATIONS, mode, fallback)
     rows, spent = measured(lambda: compile_owner(large, Owner(Kind.LOCAL_IP, "lip0")))
-    print(f"  {ASSOCIATIONS} replicas on {ASSOCIATIONS // 2} chassis: {len(rows)} rows in {spent:.1f} ms")
+    print(f"  {MAX_ASSOCIATIONS} replicas on {MAX_ASSOCIATIONS // 2} chassis: {len(rows)} rows in {spent:.1f} ms")
 
 
 def measured(work: Callable[[], _T]) -> tuple[_T, float]:

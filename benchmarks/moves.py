@@ -22,8 +22,8 @@ from fairlead.lab import LabError
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 warnings.simplefilter("ignore")
 
-from harness.lab.local_ips import open_wood  # noqa: E402 - the tests are not installed
-from harness.lab.moving import moved_under_load, table  # noqa: E402
+from harness.lab.local_ips import open_local_ip_site  # noqa: E402 - the tests are not installed
+from harness.lab.moving import move_under_load, table  # noqa: E402
 
 LAB = "benchmoves"
 MODES = ("translate", "passthrough")
@@ -35,12 +35,12 @@ def main() -> int:
     parser.add_argument("--mode", choices=MODES, action="append", help="of the Local IP; repeat for more (both)")
     options = parser.parse_args()
     try:
-        with open_wood(LAB) as wood:
+        with open_local_ip_site(LAB) as wood:
             for mode in options.mode or MODES:
                 with ExitStack() as stack:
-                    local_ips = stack.enter_context(wood.owned("one", ip_mode=mode))
-                    stack.enter_context(wood.having(local_ips, *(["one"] if mode == "passthrough" else [])))
-                    moves = moved_under_load(wood, local_ips, [*islice(cycle(["chassis2", "chassis1"]), options.moves)])
+                    local_ips = stack.enter_context(wood.owner_local_ips("one", ip_mode=mode))
+                    stack.enter_context(wood.assign_addresses(local_ips, *(["one"] if mode == "passthrough" else [])))
+                    moves = move_under_load(wood, local_ips, [*islice(cycle(["chassis2", "chassis1"]), options.moves)])
                 print(f"{mode}\n\n{table(moves)}\n")
                 print(f"{moves.broken} of {moves.held} connections broke that were there from the beginning\n")
     except LabError as error:

@@ -42,8 +42,8 @@ from dataplane import (
     throughput,
 )
 from fairlead.lab import Lab, LabError, take_down
-from fairlead.lab.databases import until
-from harness.lab.site import Site, open_site
+from fairlead.lab.databases import poll_until
+from harness.lab.site import LabSite, open_site
 
 LAB = "benchnear"
 HTTP, IPERF = 8100, 5201
@@ -62,22 +62,22 @@ MICROSECONDS = {"us": 1.0, "ms": 1e3, "s": 1e6}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Way:
+class ServicePath:
     """A service with an HTTP and an iperf3 port, and its client."""
 
     address: str
     client: str = CLIENT
-    http: int = HTTP
-    iperf: int = IPERF
+    http_port: int = HTTP
+    iperf_port: int = IPERF
 
 
-Measure = Callable[[Lab, Way, int], float]
+Measure = Callable[[Lab, ServicePath, int], float]
 """Measurement with a duration in seconds."""
 
 
-def latency(lab: Lab, way: Way, seconds: int) -> float:
+def latency(lab: Lab, way: ServicePath, seconds: int) -> float:
     """Median latency in microseconds of requests on an open connection."""
-    url = f"http://{endpoint(way.address, way.http)}/"
+    url = f"http://{endpoint(way.address, way.http_port)}/"
     said = lab.exec(way.client, ["wrk", "-t1", "-c1", f"-d{seconds}s", "--latency", url], timeout=seconds + 30)
     found = re.search(r"50%\s+([\d.]+)(us|ms|s)", said)
     if found is None or not re.search(r"[1-9]\d* requests in", said):
@@ -87,12 +87,20 @@ def latency(lab: Lab, way: Way, seconds: int) -> float:
 
 MEASURES: Mapping[str, tuple[str, Measure]] = {
     "latency": ("us", latency),
-    "new connections": ("1/s", lambda lab, way, seconds: connections(lab, way.client, way.address, way.http, seconds)),
-    "throughput": ("Mbit/s", lambda lab, way, seconds: throughput(lab, way.client, way.address, way.iperf, seconds)),
+    "new connections": (
+        "1/s",
+        lambda lab, way, seconds: connections(lab, way.client, way.address, way.http_port, seconds),
+    ),
+    "throughput": (
+        "Mbit/s",
+        lambda lab, way, seconds: throughput(lab, way.client, way.address, way.iperf_port, seconds),
+    ),
 }
 
 
-def compare(lab: Lab, name: str, local: Way, remote: Way, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+def compare(
+    lab: Lab, name: str, local: ServicePath, remote: ServicePath, options: argparse.Namespace
+) -> Iterator[dict[str, Any]]:
     """Both medians of each measurement, and the ratios local/remote of the rounds."""
     ways = {"local": local, "remote": remote}
     for way in ways.values():
@@ -112,7 +120,7 @@ def compare(lab: Lab, name: str, local: Way, remote: Way, options: argparse.Name
     yield {"case": f"{name}, lookups for each connection", **{way: lookups(lab, each) for way, each in ways.items()}}
 
 
-def await_answer(lab: Lab, way: Way) -> None:
+def await_answer(lab: Lab, way: ServicePath) -> None:
     """Wait until the service answers. OVN's routers resolve an address at its first packet, which may be lost."""
 
     def answers() -> bool:
@@ -121,14 +129,14 @@ def await_answer(lab: Lab, way: Way) -> None:
         except LabError:
             return False
 
-    until(30, f"{way.address} answers", answers)
+    poll_until(30, f"{way.address} answers", answers)
 
 
-def lookups(lab: Lab, way: Way) -> float:
+def lookups(lab: Lab, way: ServicePath) -> float:
     """Number of packets per connection that matched a flow of any node, including recirculated ones."""
     forget_connections(lab)
     on_switches(lab, "revalidator/purge")
-    said = run_wrk(lab, way.client, way.address, way.http, 1)
+    said = run_wrk(lab, way.client, way.address, way.http_port, 1)
     found = re.findall(r"packets:(\d+)", on_switches(lab, "dpctl/dump-flows"))
     return round(sum(map(int, found)) / int(said["count"]), 1)
 
@@ -144,7 +152,7 @@ def serve_members(stack: ExitStack, lab: Lab, names: Sequence[str]) -> None:
             await_listening(lab, name, port)
 
 
-def prepare(stack: ExitStack, lab: Lab) -> Site:
+def prepare(stack: ExitStack, lab: Lab) -> LabSite:
     site = open_site(lab)
     stack.callback(site.close)
     site.network("net", "10.0.0.0/24", "fd00::/64")
@@ -154,50 +162,50 @@ def prepare(stack: ExitStack, lab: Lab) -> Site:
     return site
 
 
-def balanced(site: Site, version: int) -> tuple[Way, Way]:
+def balanced(site: LabSite, version: int) -> tuple[ServicePath, ServicePath]:
     local = make_vip(site, version, list(MEMBERS), "CHASSIS")
     return local, make_vip(site, version, ["there"], "NONE")
 
 
-def local_ips(site: Site, version: int) -> tuple[Way, Way]:
+def local_ips(site: LabSite, version: int) -> tuple[ServicePath, ServicePath]:
     local = make_local_ip(site, version, "owner")
     replica = {"fixed_port_id": port_of(site, "here"), "fixed_ip": site.address("here", version)}
     site.cloud.network.create_local_ip_association(local, **replica)
     remote = make_local_ip(site, version, "there")
-    return led_by(local), led_by(remote)
+    return local_ip_path(local), local_ip_path(remote)
 
 
-def led_by(local_ip: Any) -> Way:
-    return Way(address=local_ip.local_ip_address, http=HTTP + 1, iperf=IPERF + 1)
+def local_ip_path(local_ip: Any) -> ServicePath:
+    return ServicePath(address=local_ip.local_ip_address, http_port=HTTP + 1, iperf_port=IPERF + 1)
 
 
-def make_local_ip(site: Site, version: int, owner: str) -> Any:
+def make_local_ip(site: LabSite, version: int, owner: str) -> Any:
     address = site.address(owner, version)
     return site.cloud.network.create_local_ip(local_port_id=port_of(site, owner), local_ip_address=address)
 
 
-def port_of(site: Site, name: str) -> str:
+def port_of(site: LabSite, name: str) -> str:
     found: str = site.cloud.network.find_port(name, ignore_missing=False).id
     return found
 
 
-def settle(site: Site) -> None:
+def settle(site: LabSite) -> None:
     """Wait until the plan is empty, for objects without a status."""
-    until(30, "all is applied", lambda: not httpx.get(f"{site.url}/operator/plan").json()["plan"])
+    poll_until(30, "all is applied", lambda: not httpx.get(f"{site.url}/operator/plan").json()["plan"])
     site.lab.wait_synced()
 
 
-def make_vip(site: Site, version: int, members: Sequence[str], locality: str) -> Way:
+def make_vip(site: LabSite, version: int, members: Sequence[str], locality: str) -> ServicePath:
     made = site.cloud.load_balancer.create_load_balancer(
         name=f"{locality}{version}",
         vip_subnet_id=site.subnet(f"net-v{version}").id,
         listeners=[listener(site, version, port, members, locality) for port in (HTTP, IPERF)],
     )
     site.settle(made.id)
-    return Way(address=made.vip_address)
+    return ServicePath(address=made.vip_address)
 
 
-def listener(site: Site, version: int, port: int, members: Sequence[str], locality: str) -> dict[str, Any]:
+def listener(site: LabSite, version: int, port: int, members: Sequence[str], locality: str) -> dict[str, Any]:
     bodies = [{"address": site.address(name, version), "protocol_port": port} for name in members]
     pool = {"name": f"pool{port}", "protocol": "TCP", "lb_algorithm": "ROUND_ROBIN", "locality": locality}
     return {"protocol": "TCP", "protocol_port": port, "default_pool": {**pool, "members": bodies}}

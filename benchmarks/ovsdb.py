@@ -51,7 +51,7 @@ from fairlead.dataplane.rows import NO_ROWS, diff
 from fairlead.drivers.ovn.northbound.driver import OvnDriver, OvnSettings
 from fairlead.drivers.ovn.northbound.encoder import Encoder
 from fairlead.drivers.ovn.northbound.marks import Mark
-from fairlead.drivers.ovsdb.client import Client, Contents, Settings
+from fairlead.drivers.ovsdb.client import Client, FullContents, Settings
 from fairlead.drivers.ovsdb.protocol import TableMonitor, encode_monitors
 from fairlead.drivers.ovsdb.remotes import parse_remotes
 from fairlead.drivers.ovsdb.values import Json
@@ -66,7 +66,7 @@ PORTS_OF_A_SWITCH = 400
 OWNERS_OF_A_TRANSACTION = 100
 IN_FLIGHT = 500
 THREADS = 16
-PATIENCE_SECONDS = 180
+RUN_TIMEOUT = 180
 SETS = {"first sync": "sync", "transactions in flight": "pipelined", "transactions one by one": "serial"}
 Rates = tuple[float, float]
 """Per second, and per second of the client's own CPU time."""
@@ -113,7 +113,7 @@ def measure(rows: int, rounds: int, progress: Callable[[str], None]) -> dict[str
             for turn in range(rounds):
                 for client in clients[turn % len(clients) :] + clients[: turn % len(clients)]:
                     progress(f"ovsdb: {title}, {client}, round {turn + 1} of {rounds}")
-                    rates[client].append(in_a_process(f"{kind} {client}", remote, rows))
+                    rates[client].append(run_in_process(f"{kind} {client}", remote, rows))
             results[title] = {client: summarize(each, rates["fairlead"]) for client, each in rates.items()}
     return results
 
@@ -151,9 +151,9 @@ def render(results: dict[str, Any]) -> Iterator[str]:
             yield f"{title:<24} {client:<9} {found['per second']:>8,} /s {spread:<20} {own:>8,} /s of its own {ratio}"
 
 
-def in_a_process(name: str, remote: str, rows: int) -> Rates:
+def run_in_process(name: str, remote: str, rows: int) -> Rates:
     argv = [sys.executable, __file__, "--measure", name, "--remote", remote, "--rows", str(rows)]
-    said = subprocess.run(argv, check=True, capture_output=True, text=True, timeout=PATIENCE_SECONDS)
+    said = subprocess.run(argv, check=True, capture_output=True, text=True, timeout=RUN_TIMEOUT)
     if not name.startswith("sync"):
         empty(remote)
     rate, own = json.loads(said.stdout)
@@ -282,10 +282,10 @@ def sync_stream(remote: str, rows: int) -> Outcome:
 
 def sync_fairlead(remote: str, rows: int) -> Outcome:
     async def run() -> Outcome:
-        found: list[Contents] = []
+        found: list[FullContents] = []
         watch = Stopwatch()
         async with client(remote, monitors(), found.append) as reader:
-            await reader.wait_connected(PATIENCE_SECONDS)
+            await reader.wait_connected(RUN_TIMEOUT)
             outcome = watch.outcome(rows)
         check(rows, sum(len(table) for table in found[0].tables.values()))
         return outcome
@@ -297,7 +297,7 @@ def sync_driver(remote: str, rows: int) -> Outcome:
     async def run() -> Outcome:
         watch = Stopwatch()
         async with OvnDriver(OvnSettings(remotes=parse_remotes(remote), mark=MARK.deployment)) as driver:
-            await driver.wait_ready(PATIENCE_SECONDS)
+            await driver.wait_ready(RUN_TIMEOUT)
             outcome = watch.outcome(rows)
             found = (row for each in (await driver.read_all()).values() for row in each.values())
             check(rows, sum(not isinstance(row, GroupMember) for row in found))
@@ -318,7 +318,7 @@ def transact_fairlead(remote: str, kind: str, in_flight: int) -> Outcome:
         for number in numbers:
             row = one_row(number)
             row["vips"] = ["map", list(row["vips"].items())]
-            await writer.transact([{"op": "insert", "table": "Load_Balancer", "row": row}], PATIENCE_SECONDS)
+            await writer.transact([{"op": "insert", "table": "Load_Balancer", "row": row}], RUN_TIMEOUT)
 
     async def run() -> Outcome:
         numbers = iter(range(count))
@@ -343,7 +343,7 @@ def helper(remote: str, tables: dict[str, tuple[str, ...]]) -> Any:
     return found
 
 
-def followed() -> dict[str, tuple[str, ...]]:
+def make_tracked_idl() -> dict[str, tuple[str, ...]]:
     return {table: each.columns for table, each in monitors().items()}
 
 
@@ -363,7 +363,7 @@ def sync_ovs(remote: str, rows: int) -> Outcome:
     from ovs.db import idl
 
     watch = Stopwatch()
-    reader = idl.Idl(remote, helper(remote, followed()))
+    reader = idl.Idl(remote, helper(remote, make_tracked_idl()))
     run_until(reader, reader.has_ever_connected)
     outcome = watch.outcome(rows)
     check(rows, sum(len(reader.tables[table].rows) for table in TABLES))
@@ -374,7 +374,7 @@ def sync_ovsdbapp(remote: str, rows: int) -> Outcome:
     from ovsdbapp.backend.ovs_idl import connection
 
     watch = Stopwatch()
-    reader = connection.Connection(connection.OvsdbIdl(remote, helper(remote, followed())), PATIENCE_SECONDS)
+    reader = connection.Connection(connection.OvsdbIdl(remote, helper(remote, make_tracked_idl())), RUN_TIMEOUT)
     reader.start()
     outcome = watch.outcome(rows)
     check(rows, sum(len(reader.idl.tables[table].rows) for table in TABLES))
@@ -422,7 +422,7 @@ def transact_ovsdbapp(remote: str, kind: str, threads: int) -> Outcome:
 
     count = COUNTS[kind]["ovsdbapp"]
     idl = connection.OvsdbIdl(remote, helper(remote, ONE_TABLE))
-    api = impl_idl.OvnNbApiIdlImpl(connection.Connection(idl, PATIENCE_SECONDS))
+    api = impl_idl.OvnNbApiIdlImpl(connection.Connection(idl, RUN_TIMEOUT))
     numbers = list(range(count))
 
     def work() -> None:

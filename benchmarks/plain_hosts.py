@@ -37,22 +37,22 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from dataplane import DEFAULTS, SERVER, spread
-from fairlead.dataplane.native import Here, NativeRow, Service, Target, There, Vip
+from fairlead.dataplane.native import LocalMember, NativeRow, OtherHost, Service, Target, Vip
 from fairlead.model.documents.addresses import IPAddress, render_endpoint
 from fairlead.model.documents.loadbalancer import Transport
-from harness.apart import Apart
+from harness.apart import NetNamespace
 from harness.fabric import VIPS, Fabric, fabric, host_address, member_address
 
-WAYS = ("direct", "dnat", "vip", "proxy")
-FIRST = dict(zip(WAYS, range(8100, 8500, 100), strict=True))
+PATHS = ("direct", "dnat", "vip", "proxy")
+FIRST_PORTS = dict(zip(PATHS, range(8100, 8500, 100), strict=True))
 """First port of each path, with one member at the same port. The next port has ten members, at the ports after it."""
 DNAT: dict[int, IPAddress] = {4: IPv4Address("203.0.113.6"), 6: IPv6Address("2001:db8::6")}
 """Address of the nftables rules; it is also an address of the host with them."""
 GOALS = {"direct": 0.90, "proxy": 1.3}
 """Minimum ratio of the VIP's rate to that of the path."""
 MEMBER_HOST, OTHER_HOST = 1, 2
-PATIENCE = 15.0
-ENDED = "time_wait", "close", "close_wait", "last_ack", "fin_wait"
+CONNECT_TIMEOUT = 15.0
+CLOSED_STATES = "time_wait", "close", "close_wait", "last_ack", "fin_wait"
 """States of tracked connections that have ended."""
 
 
@@ -60,28 +60,28 @@ class Unanswered(Exception):
     """Raised if a service to be measured does not answer."""
 
 
-class Begun(Enum):
+class ConnectionOrigin(Enum):
     OUTSIDE = "by a router"
     HERE = "on the member's host"
     THERE = "on another host"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class HostPathCase:
     version: int
-    begun: Begun
+    origin: ConnectionOrigin
     members: int
 
     def __str__(self) -> str:
-        return f"IPv{self.version}, {self.begun.value}, {self.members} member{'s' if self.members > 1 else ''}"
+        return f"IPv{self.version}, {self.origin.value}, {self.members} member{'s' if self.members > 1 else ''}"
 
     @property
     def entry(self) -> int:
         """Host that selects the member."""
-        return OTHER_HOST if self.begun is Begun.THERE else MEMBER_HOST
+        return OTHER_HOST if self.origin is ConnectionOrigin.THERE else MEMBER_HOST
 
     def port(self, way: str) -> int:
-        return FIRST[way] + (self.members > 1 and way != "direct")
+        return FIRST_PORTS[way] + (self.members > 1 and way != "direct")
 
     def target(self, way: str) -> IPAddress:
         if way == "vip":
@@ -94,9 +94,12 @@ class Case:
 
 
 CASES = [
-    Case(version=version, begun=begun, members=members) for begun in Begun for version in (4, 6) for members in (1, 10)
+    HostPathCase(version=version, origin=begun, members=members)
+    for begun in ConnectionOrigin
+    for version in (4, 6)
+    for members in (1, 10)
 ]
-Round = dict[tuple[Case, str], float]
+Round = dict[tuple[HostPathCase, str], float]
 
 
 def main() -> int:
@@ -111,7 +114,8 @@ def main() -> int:
             return 1
     results = [summarize(str(case), [case], rounds) for case in CASES]
     results += [
-        summarize(f"all, {begun.value}", [case for case in CASES if case.begun is begun], rounds) for begun in Begun
+        summarize(f"all, {begun.value}", [case for case in CASES if case.origin is begun], rounds)
+        for begun in ConnectionOrigin
     ]
     print(json.dumps(results, indent=2) if options.json else "\n".join(render(results)))
     return 0
@@ -130,9 +134,9 @@ def serve(stack: ExitStack, site: Fabric) -> None:
     folder = Path(stack.enter_context(TemporaryDirectory()))
     for place in (site.client, *site.hosts.values()):
         place.run("sysctl", "-qw", "net.ipv4.ip_local_port_range=10000 65000")
-        for state in ENDED:
-            place.set(f"net/netfilter/nf_conntrack_tcp_timeout_{state}", 1)
-    binds = "\n".join(f"  bind :::{first}-{first + 10} v4v6" for first in FIRST.values())
+        for state in CLOSED_STATES:
+            place.set_sysctl(f"net/netfilter/nf_conntrack_tcp_timeout_{state}", 1)
+    binds = "\n".join(f"  bind :::{first}-{first + 10} v4v6" for first in FIRST_PORTS.values())
     server = DEFAULTS.format(mode="http") + SERVER.format(binds=binds)
     stack.enter_context(running_haproxy(site.members[MEMBER_HOST], folder, "server", server))
     site.open()
@@ -141,7 +145,7 @@ def serve(stack: ExitStack, site: Fabric) -> None:
         site.hosts[number].nft(dnat_rules())
         host = site.hosts[number]
         stack.enter_context(running_haproxy(host, folder, f"proxy{number}", proxy_configuration(number)))
-    site.lead(MEMBER_HOST)
+    site.route_to(MEMBER_HOST)
     site.router.ip(
         *(f"route replace {address} via {host_address(MEMBER_HOST, version)}" for version, address in DNAT.items())
     )
@@ -149,17 +153,17 @@ def serve(stack: ExitStack, site: Fabric) -> None:
 
 def ports(way: str) -> dict[int, list[int]]:
     """Ports of clients, and the members' ports for each."""
-    first = FIRST[way]
+    first = FIRST_PORTS[way]
     return {first: [first], first + 1: list(range(first + 1, first + 11))}
 
 
 def vip_rows(number: int) -> Iterator[NativeRow]:
     for vip in VIPS:
-        yield Vip(address=vip, held=number == MEMBER_HOST)
+        yield Vip(address=vip, is_local=number == MEMBER_HOST)
         for port, members in ports("vip").items():
-            targets: list[Target] = [There(host=MEMBER_HOST)]
+            targets: list[Target] = [OtherHost(host=MEMBER_HOST)]
             if number == MEMBER_HOST:
-                targets = [Here(address=member_address(number, vip.version), port=each) for each in members]
+                targets = [LocalMember(address=member_address(number, vip.version), port=each) for each in members]
             yield Service(
                 vip=vip,
                 transport=Transport.TCP,
@@ -198,7 +202,7 @@ def proxy_configuration(number: int) -> str:
 
 
 @contextmanager
-def running_haproxy(place: Apart, folder: Path, name: str, configuration: str) -> Iterator[None]:
+def running_haproxy(place: NetNamespace, folder: Path, name: str, configuration: str) -> Iterator[None]:
     """Run HAProxy with its default of one thread per core."""
     path = folder / f"{name}.cfg"
     path.write_text(configuration)
@@ -217,19 +221,19 @@ def running_haproxy(place: Apart, folder: Path, name: str, configuration: str) -
 def measure_round(site: Fabric, turn: int, options: argparse.Namespace) -> Round:
     """Measure each case for all paths, immediately one after the other, in an order that rotates by round."""
     print(f"round {turn + 1} of {options.rounds}", file=sys.stderr, flush=True)
-    first = turn % len(WAYS)
+    first = turn % len(PATHS)
     sample: Round = {}
     for case in CASES:
-        for way in WAYS[first:] + WAYS[:first]:
+        for way in PATHS[first:] + PATHS[:first]:
             sample[case, way] = connections(site, case, way, options.seconds)
     return sample
 
 
-def connections(site: Fabric, case: Case, way: str, seconds: int) -> float:
+def connections(site: Fabric, case: HostPathCase, way: str, seconds: int) -> float:
     """New connections per second. Raises Unanswered."""
-    place = site.client if case.begun is Begun.OUTSIDE else site.hosts[case.entry]
+    place = site.client if case.origin is ConnectionOrigin.OUTSIDE else site.hosts[case.entry]
     url = f"http://{render_endpoint(case.target(way), case.port(way))}/"
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + CONNECT_TIMEOUT
     while True:
         said = place.run("wrk", "-t1", "-c16", f"-d{seconds}s", "-H", "Connection: close", url)
         found = re.search(r"[1-9]\d* requests in .*Requests/sec:\s+(?P<rate>[\d.]+)", said, re.DOTALL)
@@ -242,22 +246,22 @@ def connections(site: Fabric, case: Case, way: str, seconds: int) -> float:
 # Reports
 
 
-def summarize(name: str, cases: Sequence[Case], rounds: Sequence[Round]) -> dict[str, object]:
+def summarize(name: str, cases: Sequence[HostPathCase], rounds: Sequence[Round]) -> dict[str, object]:
     """Medians of the paths, and of the ratios of the VIP to each other path within rounds."""
-    rates = {way: [sample[case, way] for sample in rounds for case in cases] for way in WAYS}
-    others = [way for way in WAYS if way != "vip"]
+    rates = {way: [sample[case, way] for sample in rounds for case in cases] for way in PATHS}
+    others = [way for way in PATHS if way != "vip"]
     return {
         "case": name,
-        "rates": {way: round(statistics.median(rates[way])) for way in WAYS},
+        "rates": {way: round(statistics.median(rates[way])) for way in PATHS},
         "ratios": {way: spread([a / b for a, b in zip(rates["vip"], rates[way], strict=True)]) for way in others},
     }
 
 
 def render(results: Sequence[dict[str, object]]) -> Iterator[str]:
     """Rows of a Markdown table; a ratio is the median and the interquartile range of the measurements."""
-    ratios = [f"VIP/{way}" for way in WAYS if way != "vip"]
-    yield "| new connections per second | " + " | ".join((*WAYS, *ratios)) + " |"
-    yield "|---" * (len(WAYS) + len(ratios) + 1) + "|"
+    ratios = [f"VIP/{way}" for way in PATHS if way != "vip"]
+    yield "| new connections per second | " + " | ".join((*PATHS, *ratios)) + " |"
+    yield "|---" * (len(PATHS) + len(ratios) + 1) + "|"
     for result in results:
         rates, spreads = result["rates"], result["ratios"]
         assert isinstance(rates, dict) and isinstance(spreads, dict)  # noqa: PT018

@@ -18,7 +18,7 @@ MEMBERS = 10
 LBS = "/load-balancer/v2.0/lbaas/loadbalancers"
 POOLS = "/load-balancer/v2.0/lbaas/pools"
 STATISTICS = "/operator/statistics"
-PATIENCE_SECONDS = 120
+ACTIVE_TIMEOUT = 120
 PROJECT = "default"
 """Project of callers without authentication."""
 
@@ -89,7 +89,7 @@ def post(client: httpx.Client, path: str, root: str, **body: Any) -> Any:
     return answer.json()[root]
 
 
-def until_active(client: httpx.Client, identity: str) -> None:
+def wait_active(client: httpx.Client, identity: str) -> None:
     """Poll until the load balancer is ACTIVE, without a pause, because the interval limits the resolution."""
     while (status := client.get(f"{LBS}/{identity}").json()["loadbalancer"]["provisioning_status"]) != "ACTIVE":
         if status == "ERROR":
@@ -97,7 +97,7 @@ def until_active(client: httpx.Client, identity: str) -> None:
 
 
 def wait_idle(client: httpx.Client) -> None:
-    deadline = monotonic() + PATIENCE_SECONDS
+    deadline = monotonic() + ACTIVE_TIMEOUT
     while client.get(STATISTICS).json()["waiting"]:
         if monotonic() > deadline:
             raise SystemExit("scale: the reconciler does not come to rest")

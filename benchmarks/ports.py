@@ -19,8 +19,8 @@ from time import monotonic
 
 RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # struct linger, socket(7)
 FIRST_SOURCE_PORT = 20_000
-AT_ONCE = 64
-PATIENCE_SECONDS = 60.0
+MAX_CONCURRENT = 64
+CONNECT_TIMEOUT = 60.0
 BACKLOG = 4096
 KINDS = {"tcp": socket.SOCK_STREAM, "udp": socket.SOCK_DGRAM}
 
@@ -75,12 +75,12 @@ def serve(ports: range) -> None:
 
 def ask(target: tuple[str, int], kind: int, connections: int) -> Counter[int]:
     """Number of connections that each port answered."""
-    deadline = monotonic() + PATIENCE_SECONDS
+    deadline = monotonic() + CONNECT_TIMEOUT
     sources = iter(range(FIRST_SOURCE_PORT, FIRST_SOURCE_PORT + connections))
     answers: Counter[int] = Counter()
     with selectors.DefaultSelector() as selector:
-        for _, source in zip(range(AT_ONCE), sources, strict=False):
-            begin(selector, target, kind, source)
+        for _, source in zip(range(MAX_CONCURRENT), sources, strict=False):
+            start_connecting(selector, target, kind, source)
         while selector.get_map() and monotonic() < deadline:
             for key, _ in selector.select(1):
                 client = key.fileobj
@@ -89,11 +89,11 @@ def ask(target: tuple[str, int], kind: int, connections: int) -> Counter[int]:
                 with suppress(OSError, ValueError), client:
                     answers[int(client.recv(16))] += 1
                 if (source := next(sources, None)) is not None:
-                    begin(selector, target, kind, source)
+                    start_connecting(selector, target, kind, source)
     return answers
 
 
-def begin(selector: selectors.BaseSelector, target: tuple[str, int], kind: int, source: int) -> None:
+def start_connecting(selector: selectors.BaseSelector, target: tuple[str, int], kind: int, source: int) -> None:
     client = socket.socket(socket.AF_INET6 if ":" in target[0] else socket.AF_INET, kind)
     client.setblocking(False)
     client.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

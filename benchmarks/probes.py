@@ -22,8 +22,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from fairlead.model.documents.addresses import parse_address
-from fairlead.model.documents.checks import Check, HttpCheck, PlainCheck, Rhythm, Target, Verdict
-from fairlead.model.documents.health import ASKED_OVER, Endpoint
+from fairlead.model.documents.checks import Check, HttpCheck, PlainCheck, ProbeSchedule, Target, Verdict
+from fairlead.model.documents.health import PROBE_TRANSPORTS, Endpoint
 from fairlead.model.documents.loadbalancer import MonitorType
 from fairlead.node.prober import Prober
 
@@ -62,34 +62,34 @@ def serve(ports: "multiprocessing.Queue[dict[str, int]]", certificate: str) -> N
     asyncio.run(main())
 
 
-def burn() -> None:
+def busy_loop() -> None:
     while True:
         pass
 
 
-def targets(check: Check, number: int, members: int, rhythm: Rhythm) -> list[Target]:
+def targets(check: Check, number: int, members: int, rhythm: ProbeSchedule) -> list[Target]:
     kind = check.type if isinstance(check, PlainCheck) else MonitorType.HTTP
-    over, address = ASKED_OVER[kind], parse_address("127.0.0.1")
+    over, address = PROBE_TRANSPORTS[kind], parse_address("127.0.0.1")
     endpoints = (Endpoint(f"vm{each}", address, number, over, "net1", "m") for each in range(members))
-    return [Target(endpoint=each, check=check, rhythm=rhythm) for each in endpoints]
+    return [Target(endpoint=each, check=check, schedule=rhythm) for each in endpoints]
 
 
-class Counting:
+class DownCounter:
     def __init__(self) -> None:
         self.downs = 0
-        self.prober = Prober(device=lambda _: "lo", told=self.told)
+        self.prober = Prober(device=lambda _: "lo", on_change=self.told)
 
     def told(self, changed: Collection[Endpoint]) -> None:
-        self.downs += sum(self.prober.tracker.standings[each].verdict is Verdict.DOWN for each in changed)
+        self.downs += sum(self.prober.tracker.states[each].verdict is Verdict.DOWN for each in changed)
 
 
-async def measure(asked: list[Target], seconds: float) -> tuple[float, float, Counting]:
+async def measure(asked: list[Target], seconds: float) -> tuple[float, float, DownCounter]:
     """Probes per second, share of a core, and final states of members."""
-    counting = Counting()
+    counting = DownCounter()
     counting.prober.change((), asked)
     running = asyncio.create_task(counting.prober.run())
     await asyncio.sleep(WARM_UP)
-    counting.prober.lost = 0.0
+    counting.prober.lost_time = 0.0
     probes, spent, began = counting.prober.probes, time.process_time(), time.monotonic()
     await asyncio.sleep(seconds)
     took = time.monotonic() - began
@@ -120,7 +120,7 @@ def members() -> Iterator[dict[str, int]]:
 
 @contextlib.contextmanager
 def burners(number: int) -> Iterator[None]:
-    started = [multiprocessing.Process(target=burn, daemon=True) for _ in range(number)]
+    started = [multiprocessing.Process(target=busy_loop, daemon=True) for _ in range(number)]
     for each in started:
         each.start()
     try:
@@ -143,19 +143,19 @@ def main() -> None:
     given = parser.parse_args()
     with members() as ports:
         if given.overload:
-            rhythm = Rhythm(delay=1.0, timeout=1.0, max_retries=1, max_retries_down=given.down)
+            rhythm = ProbeSchedule(delay=1.0, timeout=1.0, max_retries=1, max_retries_down=given.down)
             asked = targets(*_of(given.monitor, ports), given.members, rhythm)
             with burners(given.burners):
                 rate, share, counting = asyncio.run(measure(asked, given.overload))
-            verdicts = Counter(each.verdict.value for each in counting.prober.tracker.standings.values())
+            verdicts = Counter(each.verdict.value for each in counting.prober.tracker.states.values())
             print(
                 f"overload, {given.monitor}, {given.burners} busy processes, {given.overload:.0f} s,"
                 f" {given.members} members, max_retries_down {given.down}:"
-                f" {rate:.0f} probes/s, {share:.2f} of a core, {counting.prober.lost:.1f} s lost,"
+                f" {rate:.0f} probes/s, {share:.2f} of a core, {counting.prober.lost_time:.1f} s lost,"
                 f" {counting.downs} called down, {dict(verdicts)}"
             )
             return
-        rhythm = Rhythm(delay=given.members / given.rate, timeout=1.0, max_retries=1, max_retries_down=3)
+        rhythm = ProbeSchedule(delay=given.members / given.rate, timeout=1.0, max_retries=1, max_retries_down=3)
         print("| monitor | probes a second | of a core | called down |\n|---|---|---|---|")
         for name in CHECKS:
             asked = targets(*_of(name, ports), given.members, rhythm)

@@ -35,8 +35,8 @@ from typing import Any
 from dataplane import DEFAULTS, await_listening, endpoint, haproxy, spread
 from fairlead.drivers.haproxy.network import folder_name
 from fairlead.lab import Lab, LabError, agents, take_down
-from fairlead.lab.databases import until
-from harness.lab.site import Site, open_site
+from fairlead.lab.databases import poll_until
+from harness.lab.site import LabSite, open_site
 
 LAB = "benchproxies"
 OPTIONS = {"FAIRLEAD_HEALTH_PROBER": "agents", "FAIRLEAD_PROVIDERS_NAMES": "fairlead=fairlead,ovn=ovn"}
@@ -44,7 +44,7 @@ PORT, CLIENT = 8100, "client"
 MEMBERS = {"here": "chassis1", "there": "chassis2", "more": "chassis2"}
 OTHERS = {"here2": "chassis1", "there2": "chassis2", "more2": "chassis2"}
 VERSIONS = (4, 6)
-WAYS = ("quiet", "own", "other")
+CHANGE_MODES = ("quiet", "own", "other")
 SERVER = f"""frontend f
   bind :::{PORT} v4v6
   http-request return status 200 content-type text/plain string ok
@@ -57,13 +57,13 @@ done = function(summary, latency)
     latency:percentile(99.9)))
 end
 """
-RELOADED_EVERY = 100
+CHANGES_PER_RELOAD = 100
 """Number of changes of which one replaces the process, because a listener's own attributes change rarely."""
 
 
 @dataclass
-class Bench:
-    site: Site
+class ProxyBench:
+    site: LabSite
     script: Path
     balancer: Any
     other: Any
@@ -71,7 +71,7 @@ class Bench:
     rounds: int
     seconds: int
 
-    def ask(self, address: str, port: int, connections: int = 8) -> Mapping[str, float]:
+    def run_wrk(self, address: str, port: int, connections: int = 8) -> Mapping[str, float]:
         """Run wrk once on the client."""
         url = f"http://{endpoint(address, port)}/"
         words = ["wrk", "-t1", f"-c{connections}", f"-d{self.seconds}s", "-s", str(self.script), url]
@@ -83,7 +83,7 @@ class Bench:
         return result
 
 
-def prepare(stack: ExitStack, options: argparse.Namespace) -> Bench:
+def prepare(stack: ExitStack, options: argparse.Namespace) -> ProxyBench:
     site = open_site(Lab.up(LAB, chassis=2), **OPTIONS)
     stack.callback(site.close)
     site.network("net", "10.0.0.0/24", "fd00:a::/64")
@@ -99,15 +99,15 @@ def prepare(stack: ExitStack, options: argparse.Namespace) -> Bench:
         stack.callback(agent.stop)
     made = make(site, "net", tuple(MEMBERS))
     other = make(site, "other", tuple(OTHERS))
-    bench = Bench(site, folder / "done.lua", made, other, options.rounds, options.seconds)
+    bench = ProxyBench(site, folder / "done.lua", made, other, options.rounds, options.seconds)
     for each in (made, other):
-        until(60, "both proxies serve", lambda its=each: len(configurations(site, its)) == 2)
+        poll_until(60, "both proxies serve", lambda its=each: len(configurations(site, its)) == 2)
     for version in VERSIONS:
-        until(60, "both listeners answer", lambda v=version: all(answers(bench, v, port) for port in (80, 81)))
+        poll_until(60, "both listeners answer", lambda v=version: all(answers(bench, v, port) for port in (80, 81)))
     return bench
 
 
-def make(site: Site, network: str, members: Sequence[str]) -> Any:
+def make(site: LabSite, network: str, members: Sequence[str]) -> Any:
     made = site.cloud.load_balancer.create_load_balancer(
         name=network,
         vip_subnet_id=site.subnet(f"{network}-v4").id,
@@ -118,7 +118,7 @@ def make(site: Site, network: str, members: Sequence[str]) -> Any:
     return made
 
 
-def listener(site: Site, members: Sequence[str], protocol: str, port: int) -> dict[str, Any]:
+def listener(site: LabSite, members: Sequence[str], protocol: str, port: int) -> dict[str, Any]:
     """Create a listener whose pool has IPv4 and IPv6 members.
 
     A proxy connects a client to members of both versions; the switch only to members of the client's IP version.
@@ -141,7 +141,7 @@ def vip(balancer: Any, version: int) -> str:
     return balancer.vip_address if version == 4 else balancer.additional_vips[0]["ip_address"]
 
 
-def answers(bench: Bench, version: int, port: int) -> bool:
+def answers(bench: ProxyBench, version: int, port: int) -> bool:
     try:
         words = ["curl", "-s", "-o", "/dev/null", "-w", "%{http_code}", "-m", "2"]
         return bench.site.lab.exec(CLIENT, [*words, f"http://{endpoint(vip(bench.balancer, version), port)}/"]) == "200"
@@ -149,14 +149,14 @@ def answers(bench: Bench, version: int, port: int) -> bool:
         return False
 
 
-def configurations(site: Site, balancer: Any) -> dict[str, Path]:
+def configurations(site: LabSite, balancer: Any) -> dict[str, Path]:
     """Folder of the proxy of this load balancer's network on each chassis."""
     its = folder_name(balancer.vip_network_id)
     folders = (site.lab.layout.directory / "fairlead").glob(f"agent-*.proxies/{its}/pid")
     return {each.parent.parent.name.removeprefix("agent-").removesuffix(".proxies"): each.parent for each in folders}
 
 
-def place_of(bench: Bench, chassis: str, version: int) -> tuple[str, int]:
+def place_of(bench: ProxyBench, chassis: str, version: int) -> tuple[str, int]:
     """Address and port at which the proxy of this node accepts connections."""
     text = (configurations(bench.site, bench.balancer)[chassis] / "haproxy.cfg").read_text()
     found = re.search({4: r"bind '?([\d.]+):(\d+)", 6: r"bind '?\[([0-9a-f:]+)\]:(\d+)"}[version], text)
@@ -165,13 +165,13 @@ def place_of(bench: Bench, chassis: str, version: int) -> tuple[str, int]:
     raise LabError(f"the proxy of {chassis} takes no connections: {text}")
 
 
-def compare(bench: Bench, version: int) -> Iterator[dict[str, Any]]:
+def compare(bench: ProxyBench, version: int) -> Iterator[dict[str, Any]]:
     its = vip(bench.balancer, version)
     ways = {"near": (its, 80), "far": place_of(bench, "chassis2", version), "L4": (its, 81)}
     rates: dict[str, list[float]] = {name: [] for name in ways}
     for turn in range(bench.rounds):
         for name in list(ways) if turn % 2 else reversed(ways):
-            found = bench.ask(*ways[name])
+            found = bench.run_wrk(*ways[name])
             rates[name].append(found["requests"] / found["seconds"])
     for one, other in (("near", "far"), ("L4", "near"), ("L4", "far")):
         yield {
@@ -182,10 +182,10 @@ def compare(bench: Bench, version: int) -> Iterator[dict[str, Any]]:
         }
 
 
-class Changing:
+class ChangeLoop:
     """Makes changes one after the other, and counts processes."""
 
-    def __init__(self, bench: Bench, balancer: Any, more: str, rate: int) -> None:
+    def __init__(self, bench: ProxyBench, balancer: Any, more: str, rate: int) -> None:
         """Prepare the changes.
 
         `more` is a machine that is added and removed. `rate` limits changes per second; 0 is unlimited.
@@ -201,18 +201,18 @@ class Changing:
         self._members = [each.id for each in self._api.members(self._pool)]
         self.made = 0
         self.processes: set[tuple[str, str]] = set()
-        self.look()
+        self.observe_processes()
 
     def run(self, ended: threading.Event) -> None:
         due = time.monotonic()
         while not ended.wait(max(0.0, due - time.monotonic())):
             due = max(due, time.monotonic()) + self._pause
             self.made += 1
-            if self.made % RELOADED_EVERY == 0:
+            if self.made % CHANGES_PER_RELOAD == 0:
                 self._api.update_listener(self._listener, timeout_client_data=50_000 + self.made)
             else:
                 self._dice.choice(self._changes)()
-            self.look()
+            self.observe_processes()
 
     @property
     def _changes(self) -> list[Callable[[], object]]:
@@ -224,10 +224,10 @@ class Changing:
             lambda: update(member, pool, weight=dice.randint(0, 9)),
             lambda: update(member, pool, admin_state_up=dice.random() < 0.5),
             lambda: self._api.update_health_monitor(self._monitor, max_retries=dice.randint(1, 3)),
-            self._come_or_go,
+            self._toggle_member,
         ]
 
-    def _come_or_go(self) -> None:
+    def _toggle_member(self) -> None:
         if self._extra:
             self._api.delete_member(self._extra, self._pool)
             self._extra = ""
@@ -235,31 +235,31 @@ class Changing:
             address = self._site.address(self._more)
             self._extra = self._api.create_member(self._pool, address=address, protocol_port=PORT).id
 
-    def look(self) -> None:
+    def observe_processes(self) -> None:
         for chassis, folder in configurations(self._site, self._balancer).items():
             self.processes.add((chassis, (folder / "pid").read_text()))
 
 
 @dataclass
-class Round:
+class RoundResult:
     asked: Mapping[str, float]
-    spent: Mapping[str, float]
+    cpu_seconds: Mapping[str, float]
     """CPU time in seconds, by program."""
 
 
-def change(bench: Bench, most: int, rate: int) -> Iterator[dict[str, Any]]:
+def change(bench: ProxyBench, most: int, rate: int) -> Iterator[dict[str, Any]]:
     changing = {
-        "own": Changing(bench, bench.balancer, "more", rate),
-        "other": Changing(bench, bench.other, "more2", rate),
+        "own": ChangeLoop(bench, bench.balancer, "more", rate),
+        "other": ChangeLoop(bench, bench.other, "more2", rate),
     }
     first = {way: len(each.processes) for way, each in changing.items()}
-    rounds: dict[int, list[dict[str, Round]]] = {version: [] for version in VERSIONS}
+    rounds: dict[int, list[dict[str, RoundResult]]] = {version: [] for version in VERSIONS}
     with ThreadPoolExecutor(1) as threads:
         while changing["own"].made < most:
             for version, found in rounds.items():
-                found.append({way: one_round(bench, version, changing.get(way), threads) for way in WAYS})
+                found.append({way: one_round(bench, version, changing.get(way), threads) for way in CHANGE_MODES})
     for way, each in changing.items():
-        each.look()
+        each.observe_processes()
         asked = [one[way].asked for found in rounds.values() for one in found]
         yield {
             "case": f"changes of the {way} load balancer under load",
@@ -271,17 +271,19 @@ def change(bench: Bench, most: int, rate: int) -> Iterator[dict[str, Any]]:
         }
     for version, found in rounds.items():
         for what, name in (("p50", "median"), ("p999", "longest thousandth")):
-            values = {way: [one[way].asked[what] for one in found] for way in WAYS}
+            values = {way: [one[way].asked[what] for one in found] for way in CHANGE_MODES}
             yield {
                 "case": f"IPv{version}, latency in us, {name}, of {len(found)} rounds",
                 **{way: round(statistics.median(its)) for way, its in values.items()},
                 **{f"{a} / {b}": ratio(values[a], values[b]) for a, b in (("own", "quiet"), ("other", "quiet"))},
                 "own / other": ratio(values["own"], values["other"]),
             }
-    for way in WAYS:
+    for way in CHANGE_MODES:
         spent = [one[way] for found in rounds.values() for one in found]
-        programs = sorted({name for one in spent for name in one.spent})
-        shares = {n: sum(r.spent.get(n, 0) for r in spent) / sum(r.asked["seconds"] for r in spent) for n in programs}
+        programs = sorted({name for one in spent for name in one.cpu_seconds})
+        shares = {
+            n: sum(r.cpu_seconds.get(n, 0) for r in spent) / sum(r.asked["seconds"] for r in spent) for n in programs
+        }
         yield {"case": f"processors busy, {way}", **{n: round(each, 2) for n, each in shares.items() if each >= 0.01}}
 
 
@@ -289,20 +291,22 @@ def ratio(over: Sequence[float], under: Sequence[float]) -> str:
     return spread([a / b for a, b in zip(over, under, strict=True)])
 
 
-def one_round(bench: Bench, version: int, changing: "Changing | None", threads: ThreadPoolExecutor) -> Round:
-    ended, before = threading.Event(), spent_by_program()
+def one_round(
+    bench: ProxyBench, version: int, changing: "ChangeLoop | None", threads: ThreadPoolExecutor
+) -> RoundResult:
+    ended, before = threading.Event(), cpu_seconds_by_program()
     work = threads.submit(changing.run, ended) if changing is not None else None
     try:
-        asked = bench.ask(vip(bench.balancer, version), 80, 4)
+        asked = bench.run_wrk(vip(bench.balancer, version), 80, 4)
     finally:
         ended.set()
-    after = spent_by_program()
+    after = cpu_seconds_by_program()
     if work is not None:
         work.result()
-    return Round(asked, {name: each - before.get(name, 0.0) for name, each in after.items()})
+    return RoundResult(asked, {name: each - before.get(name, 0.0) for name, each in after.items()})
 
 
-def spent_by_program() -> dict[str, float]:
+def cpu_seconds_by_program() -> dict[str, float]:
     """CPU time of all current processes and their reaped children on this machine."""
     found: dict[str, float] = {}
     for each in Path("/proc").iterdir():

@@ -18,10 +18,10 @@ from fairlead.store.model import Model
 from fairlead.store.opening import open_store
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from harness.etcd import started
-from harness.stories import put
+from harness.etcd import etcd_cluster
+from harness.stories import insert_document
 
-LOOKS, READERS, OF_EACH, WRITES = 1000, 100, 50, 200
+READ_COUNT, READERS, READS_PER_READER, WRITES = 1000, 100, 50, 200
 
 
 def _shown(seconds: Sequence[float]) -> str:
@@ -42,7 +42,7 @@ async def _read(model: Model, times: int, taken: list[float]) -> None:
 
 async def _write(model: Model, name: str, taken: list[float]) -> None:
     began = perf_counter()
-    await model.write(partial(put, name))
+    await model.write(partial(insert_document, name))
     taken.append(perf_counter() - began)
 
 
@@ -56,10 +56,10 @@ async def measure(title: str, url: str) -> None:
             tasks.append(asyncio.create_task(models[-1].follow()))
         await asyncio.sleep(0.5)  # until both follow the store
         alone, many, behind, writing, followed = ([], [], [], [], [])  # type: tuple[list[float], ...]
-        await _read(models[0], LOOKS, alone)
-        made, began = models[0].looks.made, perf_counter()
-        await asyncio.gather(*(_read(models[0], OF_EACH, many) for _ in range(READERS)))
-        rate, made = READERS * OF_EACH / (perf_counter() - began), models[0].looks.made - made
+        await _read(models[0], READ_COUNT, alone)
+        made, began = models[0].read_barrier.polls, perf_counter()
+        await asyncio.gather(*(_read(models[0], READS_PER_READER, many) for _ in range(READERS)))
+        rate, made = READERS * READS_PER_READER / (perf_counter() - began), models[0].read_barrier.polls - made
         for number in range(WRITES):
             await _write(models[number % 2], f"n{number}", writing)
             await _timed(models[1 - number % 2], behind)
@@ -79,7 +79,7 @@ async def measure(title: str, url: str) -> None:
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         asyncio.run(measure("SQLite", f"sqlite://{folder}/s.db"))
-    with started() as etcd:
+    with etcd_cluster() as etcd:
         asyncio.run(measure("etcd", f"{etcd.url}/reads"))
 
 

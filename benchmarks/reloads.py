@@ -23,25 +23,25 @@ from typing import TypeAlias
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 from fairlead.model.documents.loadbalancer import ListenerProtocol, PoolProtocol
-from harness.machines import as_member, greeted, machines, served
+from harness.machines import as_member, hex_echo_server, machines, served
 from harness.ports import free_port
-from harness.proxied import Running, listener, member, pool
+from harness.proxied import RunningProxy, listener, member, pool
 from harness.waiting import wait_until
 
-QUESTION = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
-ENDS = b"connection: close"
-STAYS = 3.0
+REQUEST = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
+CLOSE_HEADER = b"connection: close"
+HOLD_SECONDS = 3.0
 """Duration of a long connection in seconds."""
-Seen: TypeAlias = Counter[str]
-Ask: TypeAlias = Callable[[socket.socket, threading.Event, Seen], None]
+Outcomes: TypeAlias = Counter[str]
+ClientLoop: TypeAlias = Callable[[socket.socket, threading.Event, Outcomes], None]
 """Sends on a new connection. Raises OSError if a request is lost."""
 
 
-class Asking(threading.Thread):
-    def __init__(self, ask: Ask, port: int, ended: threading.Event) -> None:
+class LoadClientThread(threading.Thread):
+    def __init__(self, ask: ClientLoop, port: int, ended: threading.Event) -> None:
         super().__init__()
         self._ask, self._port, self._ended = ask, port, ended
-        self.seen: Seen = Counter()
+        self.seen: Outcomes = Counter()
 
     def run(self) -> None:
         while not self._ended.is_set():
@@ -53,24 +53,24 @@ class Asking(threading.Thread):
                 self.seen[f"lost: {type(error).__name__}"] += 1
 
 
-def ask_until_told(client: socket.socket, ended: threading.Event, seen: Seen) -> None:
+def request_until_closed(client: socket.socket, ended: threading.Event, seen: Outcomes) -> None:
     while not ended.is_set():
-        if ENDS in answered(client, QUESTION, b"m1", seen).lower():
+        if CLOSE_HEADER in exchange_request(client, REQUEST, b"m1", seen).lower():
             seen["told to come again"] += 1
             return
 
 
-def ask_once(client: socket.socket, ended: threading.Event, seen: Seen) -> None:
-    answered(client, QUESTION, b"m1", seen)
+def request_once(client: socket.socket, ended: threading.Event, seen: Outcomes) -> None:
+    exchange_request(client, REQUEST, b"m1", seen)
 
 
-def stay(client: socket.socket, ended: threading.Event, seen: Seen) -> None:
-    end = time.monotonic() + STAYS
+def hold_connection(client: socket.socket, ended: threading.Event, seen: Outcomes) -> None:
+    end = time.monotonic() + HOLD_SECONDS
     while time.monotonic() < end and not ended.is_set():
-        answered(client, b"hello", b"hello".hex().encode(), seen)
+        exchange_request(client, b"hello", b"hello".hex().encode(), seen)
 
 
-def answered(client: socket.socket, question: bytes, ending: bytes, seen: Seen) -> bytes:
+def exchange_request(client: socket.socket, question: bytes, ending: bytes, seen: Outcomes) -> bytes:
     client.sendall(question)
     answer = b""
     while not answer.endswith(ending):
@@ -82,15 +82,15 @@ def answered(client: socket.socket, question: bytes, ending: bytes, seen: Seen) 
     return answer
 
 
-WAYS: Mapping[str, Ask] = {"kept": ask_until_told, "new": ask_once, "long": stay}
+CLIENT_LOOPS: Mapping[str, ClientLoop] = {"kept": request_until_closed, "new": request_once, "long": hold_connection}
 
 
 @contextmanager
-def serving(way: str) -> Iterator[tuple[Running, int]]:
+def serving(way: str) -> Iterator[tuple[RunningProxy, int]]:
     """A process, and its port."""
     port = free_port()
     if way == "long":
-        with greeted() as there:
+        with hex_echo_server() as there:
             its = pool("web", member("m1", there), protocol=PoolProtocol.TCP)
             with served(listener("one", port, its, protocol=ListenerProtocol.TCP), its) as (proxy, _):
                 yield proxy, port
@@ -101,10 +101,10 @@ def serving(way: str) -> Iterator[tuple[Running, int]]:
                 yield proxy, port
 
 
-def replace(proxy: Running) -> Popen[bytes]:
+def replace(proxy: RunningProxy) -> Popen[bytes]:
     """Start a new process that accepts new connections, and return the old one."""
     old = proxy.replace()
-    wait_until(lambda: f"Pid: {proxy.process.pid}\n" in proxy.tell("show info"))
+    wait_until(lambda: f"Pid: {proxy.process.pid}\n" in proxy.send_command("show info"))
     return old
 
 
@@ -113,11 +113,13 @@ def main() -> int:
     parser.add_argument("--times", type=int, default=50, help="that it is replaced (50)")
     parser.add_argument("--gap", type=float, default=0.4, help="seconds from one to the next (0.4)")
     parser.add_argument("--clients", type=int, default=8, help="connections at once (8)")
-    parser.add_argument("--connections", choices=WAYS, default="kept", help="HTTP's that are kept, new or TCP's (kept)")
+    parser.add_argument(
+        "--connections", choices=CLIENT_LOOPS, default="kept", help="HTTP's that are kept, new or TCP's (kept)"
+    )
     options = parser.parse_args()
     ended, olds = threading.Event(), list[Popen[bytes]]()
     with serving(options.connections) as (proxy, port):
-        asking = [Asking(WAYS[options.connections], port, ended) for _ in range(options.clients)]
+        asking = [LoadClientThread(CLIENT_LOOPS[options.connections], port, ended) for _ in range(options.clients)]
         for each in asking:
             each.start()
         try:

@@ -34,13 +34,13 @@ from typing import Any
 
 import httpx
 import ovsdb
-from counted import NAMES, VARIABLE, make_counts, read_counts
-from population import LBS, STATISTICS, MemberChange, Population, until_active, wait_idle
-from watch import Watch
+from counted import COUNTS_VARIABLE, NAMES, make_counts, read_counts
+from population import LBS, STATISTICS, MemberChange, Population, wait_active, wait_idle
+from watch import VipWatch
 
 from fairlead.lab import Lab, LabError, take_down
 from fairlead.lab.ports import Placement, workload_of_port
-from fairlead.lab.processes import MARK
+from fairlead.lab.processes import LAB_VARIABLE
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
@@ -51,10 +51,10 @@ PROBES, LISTS, RESYNCS, COUNTED = 100, 20, 3, 20
 CHANGES = {"one network": 5, "all networks": 3}
 """Number of changes of a member with OVN, for each size."""
 INTERVAL = 0.005
-START_SECONDS = 120
-SYNC_SECONDS = 300
-REST_SECONDS = 60.0
-OVN_SLICE, REST_SHARE = 0.25, 0.1
+START_TIMEOUT = 120
+SYNC_TIMEOUT = 300
+IDLE_TIMEOUT = 60.0
+CPU_SAMPLE_SECONDS, IDLE_CPU_SHARE = 0.25, 0.1
 BEGAN = monotonic()
 Results = dict[str, Any]
 
@@ -101,7 +101,7 @@ def render(results: Results) -> Iterator[str]:
 
 
 @dataclass
-class Bench:
+class ScaleBench:
     """A lab, and at most one Fairlead server on its Northbound database."""
 
     lab: Lab
@@ -118,7 +118,7 @@ class Bench:
         folder = self.lab.layout.directory / "fairlead"
         folder.mkdir(exist_ok=True)
         environment |= {
-            MARK: str(self.lab.layout.directory),
+            LAB_VARIABLE: str(self.lab.layout.directory),
             "FAIRLEAD_SERVER_LISTEN": self.listen,
             "FAIRLEAD_STORE_PATH": str(folder / "fairlead.db"),
             "FAIRLEAD_OVN_NORTHBOUND": self.lab.northbound,
@@ -135,7 +135,7 @@ class Bench:
         self.client.close()
         if self.process:
             self.process.terminate()
-            self.process.wait(START_SECONDS)
+            self.process.wait(START_TIMEOUT)
             self.process = None
 
     @property
@@ -155,7 +155,7 @@ class Bench:
 
 
 def await_answer(client: httpx.Client, process: "subprocess.Popen[bytes]") -> None:
-    deadline = monotonic() + START_SECONDS
+    deadline = monotonic() + START_TIMEOUT
     while True:
         try:
             client.get("/")
@@ -170,7 +170,7 @@ def await_answer(client: httpx.Client, process: "subprocess.Popen[bytes]") -> No
 def measure_all(results: dict[int, Results]) -> None:
     """Measure all sizes. Earlier results are kept after a failure."""
     lab = Lab.up(LAB, chassis=2, progress=say)
-    bench = Bench(lab, f"127.0.0.1:{free_port()}", Population(httpx.Client()))
+    bench = ScaleBench(lab, f"127.0.0.1:{free_port()}", Population(httpx.Client()))
     try:
         bench.start()
         bench.population.make_networks()
@@ -181,12 +181,12 @@ def measure_all(results: dict[int, Results]) -> None:
         bench.stop()
 
 
-def measure(bench: Bench, size: int, result: Results) -> None:
+def measure(bench: ScaleBench, size: int, result: Results) -> None:
     bench.northd("pause")
     say(f"making {size:,} load balancers")
     result["made, load balancers a second"] = round(bench.population.grow(size))
     say(f"{size:,}: Fairlead by itself")
-    result |= changes_alone(bench) | reads(bench)
+    result |= measure_changes(bench) | reads(bench)
     result["memory of the server, MB (highest)"] = memory(bench.pid)
     bench.stop()
     result |= counts(bench)
@@ -205,13 +205,13 @@ def measure(bench: Bench, size: int, result: Results) -> None:
 # Fairlead alone
 
 
-def changes_alone(bench: Bench) -> Results:
+def measure_changes(bench: ScaleBench) -> Results:
     change, row, vip = bench.change(), *row_of(bench)
-    with Watch(bench.lab, row, vip) as watch:
+    with VipWatch(bench.lab, row, vip) as watch:
         answered, there = [], []
         worked = seconds(bench.pid)
         for _ in range(PROBES):
-            watch.forget()
+            watch.clear()
             began = perf_counter()
             change.do()
             answered.append((perf_counter() - began) * 1000)
@@ -225,7 +225,7 @@ def changes_alone(bench: Bench) -> Results:
     }
 
 
-def posts(bench: Bench, count: int) -> list[float]:
+def posts(bench: ScaleBench, count: int) -> list[float]:
     """Durations of creating load balancers on the network with bound ports.
 
     Each is deleted, so the size is constant.
@@ -234,16 +234,16 @@ def posts(bench: Bench, count: int) -> list[float]:
     for _ in range(count):
         began = perf_counter()
         made = bench.population.create(0)["id"]
-        until_active(bench.client, made)
+        wait_active(bench.client, made)
         took.append((perf_counter() - began) * 1000)
         bench.population.delete(made)
         wait_idle(bench.client)
     return took
 
 
-def reads(bench: Bench) -> Results:
+def reads(bench: ScaleBench) -> Results:
     client, one = bench.client, f"{LBS}/{bench.population.first['id']}"
-    with waiting(bench) as waited:
+    with measure_waiting(bench) as waited:
         lists = [timed(lambda: client.get(f"{LBS}?limit=1000").raise_for_status()) for _ in range(LISTS)]
     return {
         "GET one, ms p50 / p99": quantiles([timed(lambda: client.get(one)) for _ in range(PROBES)]),
@@ -252,7 +252,7 @@ def reads(bench: Bench) -> Results:
     }
 
 
-def beginning(bench: Bench) -> Results:
+def beginning(bench: ScaleBench) -> Results:
     began = perf_counter()
     bench.start()
     result: Results = {
@@ -261,7 +261,7 @@ def beginning(bench: Bench) -> Results:
     }
     result["memory of the server after its start, MB (highest)"] = memory(bench.pid)
     took, changed, worked = [], 0, seconds(bench.pid)
-    with waiting(bench) as waited:
+    with measure_waiting(bench) as waited:
         for _ in range(RESYNCS):
             began = perf_counter()
             changed += bench.client.post("/operator/resync").raise_for_status().json()["changed"]
@@ -276,7 +276,7 @@ def beginning(bench: Bench) -> Results:
 
 
 @contextmanager
-def waiting(bench: Bench) -> Iterator[list[float]]:
+def measure_waiting(bench: ScaleBench) -> Iterator[list[float]]:
     """Measure how long another client waits for one load balancer, with a request every 5 ms."""
     took: list[float] = []
     ended = Event()
@@ -302,12 +302,12 @@ def waiting(bench: Bench) -> Iterator[list[float]]:
 # Reads and writes of one change
 
 
-def counts(bench: Bench) -> Results:
+def counts(bench: ScaleBench) -> Results:
     say("counting")
     path = bench.lab.layout.directory / "counts"
     make_counts(path)
     made: list[str] = []
-    bench.start([str(Path(__file__).parent / "counted.py")], **{VARIABLE: str(path)})
+    bench.start([str(Path(__file__).parent / "counted.py")], **{COUNTS_VARIABLE: str(path)})
     bench.client.post("/operator/resync").raise_for_status()  # waits for the resync of the start, which compiles all
     result = counted(bench.client, path, "POST", partial(one_post, bench, made))
     for each in made:
@@ -317,7 +317,7 @@ def counts(bench: Bench) -> Results:
     return result
 
 
-def one_post(bench: Bench, made: list[str]) -> None:
+def one_post(bench: ScaleBench, made: list[str]) -> None:
     """Create a load balancer without further requests, which would be counted."""
     made.append(bench.population.create(0)["id"])
     sleep(0.05)
@@ -343,7 +343,7 @@ def counted(client: httpx.Client, path: Path, kind: str, do: Callable[[], object
 # With OVN
 
 
-def bind(bench: Bench, numbers: range) -> list[str]:
+def bind(bench: ScaleBench, numbers: range) -> list[str]:
     """Bind a port on each compute node, on each of these networks."""
     made = []
     for number in numbers:
@@ -358,7 +358,7 @@ def bind(bench: Bench, numbers: range) -> list[str]:
     return made
 
 
-def unbind(bench: Bench, names: list[str]) -> None:
+def unbind(bench: ScaleBench, names: list[str]) -> None:
     """Unbind ports. A controller keeps flows of networks that it no longer needs until a recompute."""
     for name in names:
         bench.lab.remove_workload(name)
@@ -366,24 +366,24 @@ def unbind(bench: Bench, names: list[str]) -> None:
         bench.lab.exec(node.name, ["ovn-appctl", "-t", "ovn-controller", "inc-engine/recompute"])
 
 
-def changes_with_ovn(bench: Bench, which: str) -> Results:
+def changes_with_ovn(bench: ScaleBench, which: str) -> Results:
     """Durations by component: Fairlead to the Northbound, northd to the Southbound, then the nodes."""
     say(f"changes with {which} bound on both nodes")
     change, (row, vip) = bench.change(), row_of(bench)
     shares: dict[str, list[float]] = {name: [] for name in ("Fairlead", "northd", "nodes", "all")}
     worked: list[Mapping[str, float]] = []
     rested = []
-    with Watch(bench.lab, row, vip) as watch:
+    with VipWatch(bench.lab, row, vip) as watch:
         for _ in range(CHANGES[which]):
-            rested.append(await_rest(bench.lab))
-            watch.forget()
+            rested.append(wait_ovn_idle(bench.lab))
+            watch.clear()
             before = processor_time(bench)
             began = perf_counter()
             change.do()
             northbound, backends = watch.northbound.wait()
             southbound, _ = watch.southbound.wait(lambda each, wanted=backends: each == wanted)
             flows = max(watch.installed(chassis, backends) for chassis in watch.chassis)
-            await_rest(bench.lab)
+            wait_ovn_idle(bench.lab)
             after = processor_time(bench)
             worked.append({name: after[name] - before[name] for name in before})
             times = (northbound - began, southbound - northbound, flows - southbound, flows - began)
@@ -398,23 +398,25 @@ def changes_with_ovn(bench: Bench, which: str) -> Results:
             f"{name} {statistics.median(each[name] for each in worked) * 1000:,.0f}" for name in worked[0]
         ),
     }
-    await_rest(bench.lab)
+    wait_ovn_idle(bench.lab)
     result[f"OVN, {which} bound: its own account of no change, northd / controllers, s"] = synced(bench.lab)
     result[f"OVN, {which} bound: POST until ACTIVE, ms p50 / highest"] = extremes(posts(bench, 10))
     result[f"OVN, {which} bound: flows of a node"] = flows_of(bench.lab)
-    result[f"OVN, {which} bound: an agent's look, s, of it processor time of agent / switch"] = look(bench.lab)
+    result[f"OVN, {which} bound: an agent's look, s, of it processor time of agent / switch"] = measure_agent_run(
+        bench.lab
+    )
     return result
 
 
-def row_of(bench: Bench) -> tuple[str, str]:
+def row_of(bench: ScaleBench) -> tuple[str, str]:
     first = bench.population.first
     return f"{first['id']}-tcp", f"{first['vip_address']}:80"
 
 
 def synced(lab: Lab) -> str:
     """Times reported by OVN itself: `--print-wait-time` of ovn-nbctl(8). The controllers' time includes northd's."""
-    argv = ["ovn-nbctl", f"--timeout={SYNC_SECONDS}", "--print-wait-time", "--wait=hv", "sync"]
-    said = lab.exec("central", argv, timeout=SYNC_SECONDS + 10)
+    argv = ["ovn-nbctl", f"--timeout={SYNC_TIMEOUT}", "--print-wait-time", "--wait=hv", "sync"]
+    said = lab.exec("central", argv, timeout=SYNC_TIMEOUT + 10)
     times = [int(text) / 1000 for text in re.findall(r"completion:\s+(\d+)ms", said)]
     return " / ".join(f"{each:.2f}" for each in times)
 
@@ -425,14 +427,14 @@ def flows_of(lab: Lab) -> str:
     return f"{int(found[1]):,}" if found else said
 
 
-def look(lab: Lab) -> str:
+def measure_agent_run(lab: Lab) -> str:
     """Cost of `fairlead agent --once` on a node: it starts, reads the switch's counters, and prints them."""
     node = lab.record.chassis[0].name
     switch = int((lab.layout.node_directory(node) / "ovs-vswitchd.pid").read_text())
     environment = {**os.environ, "FAIRLEAD_AGENT_RUN_DIR": str(lab.layout.node_directory(node))}
     before, began = (resource.getrusage(resource.RUSAGE_CHILDREN), seconds(switch)), perf_counter()
     argv = [sys.executable, "-m", "fairlead.cli.main", "agent", "--once"]
-    said = subprocess.run(argv, env=environment, capture_output=True, check=True, timeout=SYNC_SECONDS).stdout
+    said = subprocess.run(argv, env=environment, capture_output=True, check=True, timeout=SYNC_TIMEOUT).stdout
     took, after = perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
     agent = after.ru_utime + after.ru_stime - before[0].ru_utime - before[0].ru_stime
     return f"{took:.2f}, {agent:.2f} / {seconds(switch) - before[1]:.2f}; {len(json.loads(said)):,} services"
@@ -453,7 +455,7 @@ def programs(lab: Lab) -> dict[str, list[int]]:
     }
 
 
-def processor_time(bench: Bench) -> dict[str, float]:
+def processor_time(bench: ScaleBench) -> dict[str, float]:
     """CPU time in seconds by component, the mean of both nodes."""
     pids = {"Fairlead": [bench.pid], **programs(bench.lab)}
     return {name: statistics.mean(map(seconds, each)) for name, each in pids.items()}
@@ -465,18 +467,18 @@ def seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def await_rest(lab: Lab) -> bool:
+def wait_ovn_idle(lab: Lab) -> bool:
     """Wait until OVN is idle, and return whether it is: northd recomputes after each of its own changes."""
     pids = [pid for each in programs(lab).values() for pid in each]
-    deadline = monotonic() + REST_SECONDS
+    deadline = monotonic() + IDLE_TIMEOUT
     before = sum(map(seconds, pids))
     while monotonic() < deadline:
-        sleep(OVN_SLICE)
+        sleep(CPU_SAMPLE_SECONDS)
         now = sum(map(seconds, pids))
-        if now - before <= REST_SHARE * OVN_SLICE:
+        if now - before <= IDLE_CPU_SHARE * CPU_SAMPLE_SECONDS:
             return True
         before = now
-    say(f"OVN does not come to rest in {REST_SECONDS:.0f} s")
+    say(f"OVN does not come to rest in {IDLE_TIMEOUT:.0f} s")
     return False
 
 

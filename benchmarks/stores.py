@@ -35,16 +35,16 @@ from fairlead.store.opening import open_store
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
-from harness.etcd import Etcd, started
+from harness.etcd import EtcdCluster, etcd_cluster
 from harness.event_loop_lag import longest_lag
 from harness.ports import free_port
 
 WRITES = 300
-PATIENCE = 300.0
+SERVER_TIMEOUT = 300.0
 INTERVAL = 0.005
 DOCUMENT = 5_000
 """Size in bytes of documents written through the stores' own interface."""
-NOT_ROWS = ("NB_Global", "Connection", "SSL")
+IGNORED_TABLES = ("NB_Global", "Connection", "SSL")
 BEGAN = monotonic()
 Results = dict[str, Any]
 
@@ -56,10 +56,10 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="for programs")
     options = parser.parse_args()
     results: Results = {}
-    with TemporaryDirectory(dir=options.folder) as name, started(folder=Path(name)) as etcd:
+    with TemporaryDirectory(dir=options.folder) as name, etcd_cluster(folder=Path(name)) as etcd:
         folder = Path(name)
         with northbound(folder) as remote:
-            measure(Site(folder, remote, etcd), options.size, results)
+            measure(StoreBench(folder, remote, etcd), options.size, results)
     lines = [f"| {what} | {value} |" for what, value in results.items()]
     print(json.dumps(results, indent=2) if options.json else "\n".join(lines))
     return 0
@@ -69,10 +69,10 @@ def say(text: str) -> None:
     print(f"stores: {monotonic() - BEGAN:6.0f} s: {text}", file=sys.stderr, flush=True)
 
 
-class Site:
+class StoreBench:
     """One Northbound database, one etcd, and at most one server."""
 
-    def __init__(self, folder: Path, remote: str, etcd: Etcd) -> None:
+    def __init__(self, folder: Path, remote: str, etcd: EtcdCluster) -> None:
         self.folder = folder
         self.remote = remote
         self.urls = {
@@ -98,11 +98,11 @@ class Site:
             self.process = subprocess.Popen(command, env={**os.environ, **environment}, stdout=log, stderr=log)
         while not self._answers():
             assert self.process.poll() is None, (self.folder / "server.log").read_text()[-2000:]
-            assert perf_counter() - began < PATIENCE, "it does not serve"
+            assert perf_counter() - began < SERVER_TIMEOUT, "it does not serve"
             sleep(0.01)
         return {
             f"start on {store} until it serves, s": round(perf_counter() - began, 2),
-            f"start on {store}, processor time, s": self.worked(),
+            f"start on {store}, processor time, s": self.cpu_seconds(),
         }
 
     def _answers(self) -> bool:
@@ -111,7 +111,7 @@ class Site:
         except httpx.TransportError:
             return False
 
-    def worked(self) -> float:
+    def cpu_seconds(self) -> float:
         assert self.process
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
         return round((int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"), 2)
@@ -119,7 +119,7 @@ class Site:
     def stop(self) -> None:
         assert self.process
         self.process.terminate()
-        self.process.wait(PATIENCE)
+        self.process.wait(SERVER_TIMEOUT)
 
     def command(self, *words: str) -> Any:
         done = subprocess.run(
@@ -140,11 +140,11 @@ class Site:
         return {
             f"{table['caption']} {row[table['headings'].index('_uuid')][1]}": hashlib.sha256(_text(row)).hexdigest()
             for table in tables
-            if table["caption"].split()[0] not in NOT_ROWS
+            if table["caption"].split()[0] not in IGNORED_TABLES
             for row in table["data"]
         }
 
-    def longest_hold(self) -> str:
+    def max_loop_lag(self) -> str:
         """Upper bound of the event loop's longest lag in milliseconds."""
         return f"{(longest_lag(self.client.get('/metrics').text) or 0.0) * 1000:.0f}"
 
@@ -160,7 +160,7 @@ def _text(row: list[Any]) -> bytes:
     return repr([ordered(each) for each in row]).encode()
 
 
-def measure(site: Site, size: int, results: Results) -> None:
+def measure(site: StoreBench, size: int, results: Results) -> None:
     site.start("SQLite")
     population = Population(site.client)
     population.make_networks()
@@ -169,22 +169,22 @@ def measure(site: Site, size: int, results: Results) -> None:
     results |= written(site, "SQLite", population)
     site.stop()
     results |= site.start("SQLite")
-    before = settled(site)
+    before = rows_after_resync(site)
     results["rows of the Northbound database"] = len(before)
     for source, target in (("SQLite", "etcd"), ("etcd", "SQLite again")):
         say(f"{source} to {target}")
         results |= moved(site, source, target, population)
-        after = settled(site)
+        after = rows_after_resync(site)
         results[f"rows changed by the copy from {source} to {target}"] = len(before.items() ^ after.items())
         if target == "etcd":
             results |= written(site, "etcd", population)
-            before = settled(site)
+            before = rows_after_resync(site)
     site.stop()
     say("the stores by themselves")
-    results |= asyncio.run(by_turns(site))
+    results |= asyncio.run(alternate_writes(site))
 
 
-def settled(site: Site) -> dict[str, str]:
+def rows_after_resync(site: StoreBench) -> dict[str, str]:
     """Rows after a resync that changed nothing."""
     wait_idle(site.client)
     changed = site.client.post("/operator/resync").raise_for_status().json()["changed"]
@@ -192,7 +192,7 @@ def settled(site: Site) -> dict[str, str]:
     return site.rows()
 
 
-def moved(site: Site, source: str, target: str, population: Population) -> Results:
+def moved(site: StoreBench, source: str, target: str, population: Population) -> Results:
     """Copy the store while its server runs, then replace the server by one on the copy."""
     with waiting(site, f"{LBS}/{population.first['id']}") as waited:
         done = site.command("copy", site.urls[source], site.urls[target])
@@ -204,7 +204,7 @@ def moved(site: Site, source: str, target: str, population: Population) -> Resul
         f"copy {name}, s": done["seconds"],
         f"copy {name}, documents and claims / MB": f"{done['documents']:,} / {done['bytes'] / 1e6:.0f}",
         f"GET one of the server on {source} meanwhile, ms p50 / highest": extremes(waited),
-        f"longest hold of the loop of the server on {source}, ms": site.longest_hold(),
+        f"longest hold of the loop of the server on {source}, ms": site.max_loop_lag(),
     }
     site.stop()
     results |= site.start(target)
@@ -215,7 +215,7 @@ def moved(site: Site, source: str, target: str, population: Population) -> Resul
     return results
 
 
-def written(site: Site, store: str, population: Population) -> Results:
+def written(site: StoreBench, store: str, population: Population) -> Results:
     """Durations of writes by one client, one after the other."""
     change = MemberChange(site.client, population.first["pools"][0]["id"])
     took = [timed(change.do) for _ in range(WRITES)]
@@ -233,7 +233,7 @@ def written(site: Site, store: str, population: Population) -> Results:
     }
 
 
-async def by_turns(site: Site) -> Results:
+async def alternate_writes(site: StoreBench) -> Results:
     stores = {name: await open_store(site.urls[name]) for name in ("SQLite again",)}
     stores["etcd"] = await open_store(site.urls["etcd"] + "-alone")
     took: dict[str, list[float]] = {name: [] for name in stores}
@@ -254,7 +254,7 @@ async def one_write(store: Store, number: int) -> float:
 
 
 @contextmanager
-def waiting(site: Site, path: str) -> Iterator[list[float]]:
+def waiting(site: StoreBench, path: str) -> Iterator[list[float]]:
     took: list[float] = []
     ended = Event()
 

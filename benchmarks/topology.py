@@ -32,18 +32,18 @@ from fairlead.drivers.ovsdb.remotes import parse_remotes
 from fairlead.drivers.ovsdb.values import Json
 from fairlead.model.registry.facts import Fact
 from fairlead.runtime.gc_tuning import frozen
-from fairlead.runtime.loop_lag import BEAT, LoopLag
+from fairlead.runtime.loop_lag import POLL_INTERVAL, LoopLag
 from fairlead.runtime.steps import Steps
 from fairlead.store.model import Model
 from fairlead.store.sqlite import SqliteStore
-from harness.neutron import Net, Rtr, words
+from harness.neutron import NeutronNetwork, NeutronRouter, external_ids_mutation
 
 SCHEMA = Path("/usr/share/ovn/ovn-nb.ovsschema")
 MACHINES, SHARE = 18, 10
 CHANGES = 200
-PATIENCE_SECONDS = 600
-PATIENT = Timing(probe=60.0)
-OUTSIDE = Net(name="outside", project="admin", external=True, physnet="wire")
+IMPORT_TIMEOUT = 600
+SLOW_TIMING = Timing(probe=60.0)
+OUTSIDE = NeutronNetwork(name="outside", project="admin", external=True, physnet="wire")
 
 
 def main() -> int:
@@ -75,27 +75,27 @@ def northbound() -> Iterator[str]:
             process.wait()
 
 
-def network(number: int) -> Net:
-    return Net(name=f"net{number}", project=f"project{number // SHARE}")
+def network(number: int) -> NeutronNetwork:
+    return NeutronNetwork(name=f"net{number}", project=f"project{number // SHARE}")
 
 
-def router(number: int) -> Rtr:
-    return Rtr(name=f"router{number}", project=f"project{number}")
+def router(number: int) -> NeutronRouter:
+    return NeutronRouter(name=f"router{number}", project=f"project{number}")
 
 
 def rows(number: int) -> Iterator[Json]:
     """Rows of one network, and of its router if the network is the first one on it."""
     net, via = network(number), router(number // SHARE)
     first = IPv4Address(0x0A000000 + number * 256)
-    yield from net.make()
+    yield from net.create()
     yield net.subnet(f"{first}/24", str(first + 1))
     if number % SHARE == 0:
-        yield from via.make()
+        yield from via.create()
         outside = f"{IPv4Address(0xC0000002 + number)}/8"
-        yield from via.join(OUTSIDE, outside, gateway=True)
+        yield from via.insert_port(OUTSIDE, outside, gateway=True)
         yield from via.default_route(OUTSIDE, "192.0.0.1", "192.0.0.0/8")
         yield from via.snat(outside.partition("/")[0])
-    yield from via.join(net, f"{first + 1}/24")
+    yield from via.insert_port(net, f"{first + 1}/24")
     for each in range(MACHINES):
         yield from net.port(f"vm{each}", f"{first + 10 + each}/24", project=net.project, device=net.id, host="node1")
 
@@ -112,39 +112,39 @@ def by_reference(operations: list[Json]) -> list[Json]:
 
 
 async def fill(remote: str, networks: int) -> None:
-    settings = Settings(remotes=parse_remotes(remote), database=DATABASE, tables={}, timing=PATIENT)
+    settings = Settings(remotes=parse_remotes(remote), database=DATABASE, tables={}, timing=SLOW_TIMING)
     async with Client(settings, lambda event: None) as client:
         await client.wait_connected(10)
-        await client.transact([*OUTSIDE.make()], PATIENCE_SECONDS)
+        await client.transact([*OUTSIDE.create()], IMPORT_TIMEOUT)
         for number in range(networks):
-            await client.transact(by_reference([*rows(number)]), PATIENCE_SECONDS)
+            await client.transact(by_reference([*rows(number)]), IMPORT_TIMEOUT)
 
 
-class Watched:
+class MeasuredModel:
     """A model, and the CPU time of its observer."""
 
     def __init__(self) -> None:
         self.model: Any = None
         self.seconds = 0.0
-        self.told = asyncio.Event()
+        self.updated = asyncio.Event()
 
     def observe(self, fact: Fact[Any], news: Any) -> Steps[None]:
         began = process_time()
         yield from self.model.observe(fact, news)
         self.seconds += process_time() - began
-        self.told.set()
+        self.updated.set()
 
 
 async def measure(remote: str, networks: int) -> dict[str, Any]:
-    watched, lag = Watched(), LoopLag()
+    watched, lag = MeasuredModel(), LoopLag()
     with TemporaryDirectory() as folder:
         watched.model = await Model.load(await SqliteStore.open(Path(folder, "store")), lambda snapshot, owner: None)
-        beat = asyncio.create_task(lag.beat())
+        beat = asyncio.create_task(lag.measure())
         gc.collect()
         before, began, worked = memory(), perf_counter(), process_time()
         reader = TopologyReader(TopologySettings(remotes=parse_remotes(remote), mark="bench"), watched.observe)
         reader.start()
-        await reader.wait_connected(PATIENCE_SECONDS)
+        await reader.wait_connected(IMPORT_TIMEOUT)
         look = {
             "networks": len(watched.model.snapshot.networks),
             "ports": len(watched.model.snapshot.ports),
@@ -156,7 +156,7 @@ async def measure(remote: str, networks: int) -> dict[str, Any]:
         }
         gc.collect()
         look["memory, MB"] = round((memory() - before) / 1e6)
-        await asyncio.sleep(2 * BEAT)  # exclude the lag caused by this measurement
+        await asyncio.sleep(2 * POLL_INTERVAL)  # exclude the lag caused by this measurement
         lag.longest = 0.0
         changes = await change(remote, watched, networks)
         beat.cancel()
@@ -164,19 +164,21 @@ async def measure(remote: str, networks: int) -> dict[str, Any]:
         return {**look, **changes, "longest hold of a change, ms": round(1000 * lag.longest, 1)}
 
 
-async def change(remote: str, watched: Watched, networks: int) -> dict[str, Any]:
+async def change(remote: str, watched: MeasuredModel, networks: int) -> dict[str, Any]:
     """Rename ports, one after the other."""
-    settings = Settings(remotes=parse_remotes(remote), database=DATABASE, tables={}, timing=PATIENT)
+    settings = Settings(remotes=parse_remotes(remote), database=DATABASE, tables={}, timing=SLOW_TIMING)
     taken, worked = [], []
     async with Client(settings, lambda event: None) as client:
         await client.wait_connected(10)
         for number in range(CHANGES):
             port = network(number % networks).port_id(f"vm{number % MACHINES}")
             began, before = perf_counter(), process_time()
-            await client.transact([words("Logical_Switch_Port", port, port_name=f"new{number}")], PATIENCE_SECONDS)
+            await client.transact(
+                [external_ids_mutation("Logical_Switch_Port", port, port_name=f"new{number}")], IMPORT_TIMEOUT
+            )
             while watched.model.snapshot.ports[port].name != f"new{number}":
-                watched.told.clear()
-                await watched.told.wait()
+                watched.updated.clear()
+                await watched.updated.wait()
             taken.append(perf_counter() - began)
             worked.append(process_time() - before)
     return {

@@ -13,65 +13,65 @@ from threading import Condition, Event, Thread
 from time import perf_counter
 from typing import Any
 
-from fairlead.drivers.ovsdb.client import Changes, Client, Contents, Settings
+from fairlead.drivers.ovsdb.client import Client, ContentChanges, FullContents, Settings
 from fairlead.drivers.ovsdb.protocol import TableMonitor
 from fairlead.drivers.ovsdb.remotes import parse_remotes
 from fairlead.drivers.ovsdb.values import Json
 from fairlead.lab import Lab, LabError
 
-PATIENCE_SECONDS = 120.0
+UPDATE_TIMEOUT = 120.0
 _GROUP = re.compile(r"group:(\d+)")
 _BUCKET = re.compile(r"nat\(dst=([0-9.:]+)\)")
 
 
-class Seen:
+class ObservedValues:
     """Values from one database or switch, with their times."""
 
     def __init__(self, place: str) -> None:
         self._place = place
-        self._told: list[tuple[float, str]] = []
-        self._news = Condition()
+        self._values: list[tuple[float, str]] = []
+        self._changed = Condition()
 
-    def tell(self, value: str) -> None:
+    def record(self, value: str) -> None:
         now = perf_counter()
-        with self._news:
-            self._told.append((now, value))
-            self._news.notify_all()
+        with self._changed:
+            self._values.append((now, value))
+            self._changed.notify_all()
 
-    def forget(self) -> None:
-        with self._news:
-            self._told.clear()
+    def clear(self) -> None:
+        with self._changed:
+            self._values.clear()
 
     def wait(self, holds: Callable[[str], bool] = lambda _: True) -> tuple[float, str]:
         """First value since the last `forget` that satisfies the condition."""
-        with self._news:
-            if not self._news.wait_for(lambda: any(holds(value) for _, value in self._told), PATIENCE_SECONDS):
-                raise LabError(f"nothing came from {self._place} for {PATIENCE_SECONDS:.0f} s")
-            return next(each for each in self._told if holds(each[1]))
+        with self._changed:
+            if not self._changed.wait_for(lambda: any(holds(value) for _, value in self._values), UPDATE_TIMEOUT):
+                raise LabError(f"nothing came from {self._place} for {UPDATE_TIMEOUT:.0f} s")
+            return next(each for each in self._values if holds(each[1]))
 
 
 @contextmanager
-def database(place: str, remote: str, name: str, row: str, vip: str) -> Iterator[Seen]:
+def database(place: str, remote: str, name: str, row: str, vip: str) -> Iterator[ObservedValues]:
     """Backends of one VIP in the Load_Balancer with this name."""
-    seen, ready, ended = Seen(place), Event(), asyncio.Event()
+    seen, ready, ended = ObservedValues(place), Event(), asyncio.Event()
     loop = asyncio.new_event_loop()
 
     def see(event: Any) -> None:
-        if isinstance(event, Contents | Changes):
+        if isinstance(event, FullContents | ContentChanges):
             for change in event.tables.get("Load_Balancer", {}).values():
                 for backends in _backends(change, vip):
-                    seen.tell(backends)
+                    seen.record(backends)
 
     async def run() -> None:
         tables = {"Load_Balancer": TableMonitor(columns=("vips",), where=(["name", "==", row],))}
         async with Client(Settings(remotes=parse_remotes(remote), database=name, tables=tables), see) as client:
-            await client.wait_connected(PATIENCE_SECONDS)
+            await client.wait_connected(UPDATE_TIMEOUT)
             ready.set()
             await ended.wait()
 
     thread = Thread(target=lambda: loop.run_until_complete(run()), daemon=True)
     thread.start()
-    if not ready.wait(PATIENCE_SECONDS):
+    if not ready.wait(UPDATE_TIMEOUT):
         raise SystemExit(f"scale: cannot watch {place}")
     try:
         yield seen
@@ -90,11 +90,11 @@ def _backends(change: dict[str, dict[str, Json]], vip: str) -> Iterator[str]:
 
 
 @contextmanager
-def switch(lab: Lab, chassis: str, vip: str) -> Iterator[Seen]:
+def switch(lab: Lab, chassis: str, vip: str) -> Iterator[ObservedValues]:
     """Backends of the group to which the flow of this VIP leads."""
     address, port = vip.split(":")
     words = f"nw_dst={address},", f"tp_dst={port} "
-    seen, begun = Seen(chassis), Event()
+    seen, begun = ObservedValues(chassis), Event()
     command = lab.command(chassis, ["stdbuf", "-oL", "ovs-ofctl", "monitor", "br-int", "watch:!initial"])
     with subprocess.Popen(
         command.argv, env=command.full_environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -106,12 +106,12 @@ def switch(lab: Lab, chassis: str, vip: str) -> Iterator[Seen]:
                 begun.set()  # the reply to the request is a line
                 found = _GROUP.search(line)
                 if found and "event=DELETED" not in line and all(word in line for word in words):
-                    seen.tell(found[1])
+                    seen.record(found[1])
 
         thread = Thread(target=follow, daemon=True)
         thread.start()
         try:
-            if not begun.wait(PATIENCE_SECONDS):
+            if not begun.wait(UPDATE_TIMEOUT):
                 raise SystemExit(f"scale: cannot watch {chassis}")
             yield seen
         finally:
@@ -125,7 +125,7 @@ def buckets(lab: Lab, chassis: str, group: str) -> str:
     )
 
 
-class Watch:
+class VipWatch:
     """Context that watches one VIP, from the Northbound database to the flows of both chassis."""
 
     def __init__(self, lab: Lab, row: str, vip: str) -> None:
@@ -134,7 +134,7 @@ class Watch:
         self._vip = vip
         self._stack = ExitStack()
 
-    def __enter__(self) -> "Watch":
+    def __enter__(self) -> "VipWatch":
         enter, lab = self._stack.enter_context, self._lab
         self.northbound = enter(database("Northbound", lab.northbound, "OVN_Northbound", self._row, self._vip))
         self.southbound = enter(database("Southbound", lab.southbound, "OVN_Southbound", self._row, self._vip))
@@ -144,9 +144,9 @@ class Watch:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         for each in (self.northbound, self.southbound, *self.chassis.values()):
-            each.forget()
+            each.clear()
 
     def installed(self, chassis: str, backends: str) -> float:
         """Time at which the switch had a flow to a group with exactly these buckets."""

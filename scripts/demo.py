@@ -44,7 +44,7 @@ def main() -> int:
         show_table(lab, vips, everyone)
         show_local_ip(lab, client)
         show_https(lab, client)
-        show_both_doors(lab, service, client)
+        show_both_apis(lab, service, client)
         finish(lab, service, vips, time.monotonic() - started)
     except LabError as error:
         print(f"demo: {error}", file=sys.stderr)
@@ -93,7 +93,9 @@ def bring_up() -> tuple[Lab, serving.Service]:
         print(f"{DIM}  an earlier demo was removed{END}")
     lab = Lab.up(LAB, chassis=2, progress=lambda line: print(f"{DIM}  {line}{END}", flush=True))
     service = serving.start(
-        lab.layout, LISTEN, {"FAIRLEAD_HEALTH_PROBER": "agents", "FAIRLEAD_KEYS_DIRECTORY": str(keys(lab))}
+        lab.layout,
+        LISTEN,
+        {"FAIRLEAD_HEALTH_PROBER": "agents", "FAIRLEAD_KEYS_DIRECTORY": str(make_key_containers(lab))},
     )
     agents.start(lab.layout, service.url)
     print(f"{DIM}  Fairlead serves on {service.url}; an agent on each node counts, probes, and runs proxies{END}")
@@ -190,7 +192,7 @@ def show_local_ip(lab: Lab, client: Client) -> None:
             print(f"  {name:<9} {chassis:<9} {network:<8} {f'tcp {address}':<24} {render_shares(result)}", flush=True)
 
 
-def keys(lab: Lab) -> Path:
+def make_key_containers(lab: Lab) -> Path:
     """Folder of key containers with a certificate and its key, for the project of this demo."""
     folder = lab.layout.directory / "keys"
     own = folder / DEFAULT_PROJECT
@@ -241,7 +243,7 @@ def fetch(lab: Lab, client: str, address: str, path: str) -> str:
     return told.split()[0]
 
 
-def show_both_doors(lab: Lab, service: serving.Service, openstack: Client) -> None:
+def show_both_apis(lab: Lab, service: serving.Service, openstack: Client) -> None:
     """List load balancers made by `openstack` with `incus`, and create one with port ranges."""
     if shutil.which("incus") is None:
         say("LXD's API is left out: there is no `incus` here (package incus-client)")

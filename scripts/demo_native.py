@@ -13,7 +13,7 @@ from demo import BINARIES, BOLD, DIM, END, Client, say
 
 from fairlead.lab import LabError, Protocol, Traffic, agents, take_down
 from fairlead.lab import service as serving
-from fairlead.lab.load import Load, LoadResult, Running, Target
+from fairlead.lab.load import Load, LoadResult, RunningLoad, Target
 from fairlead.lab.native import Machine, NativeLab
 from fairlead.lab.native.declaring import declare
 
@@ -52,13 +52,13 @@ def main() -> int:
 def bring_up() -> tuple[NativeLab, serving.Service, dict[str, agents.Agent]]:
     say("Three plain Linux hosts and two routers, each with FRR, in network namespaces; no OVN, no Open vSwitch")
     if take_down(LAB):
-        whisper("an earlier demo was removed")
-    lab = NativeLab.up(LAB, chassis=3, progress=whisper)
+        print_dim("an earlier demo was removed")
+    lab = NativeLab.up(LAB, chassis=3, progress=print_dim)
     service = serving.start(lab.layout, LISTEN)
-    lab.reach(LISTEN)
+    lab.forward_port(LISTEN)
     declare(service.url, lab.record.chassis)
     running = {agent.chassis: agent for agent in agents.start(lab.layout, service.url)}
-    whisper(f"Fairlead serves on {service.url}; an agent on each host")
+    print_dim(f"Fairlead serves on {service.url}; an agent on each host")
     return lab, service, running
 
 
@@ -69,7 +69,7 @@ def plug_machines(lab: NativeLab) -> None:
         serve = (8080,) if name in MEMBERS else ()
         addresses = lab.chassis(host).addresses(number)
         lab.add_workload(Machine(name=name, chassis=host, addresses=addresses, serve=serve))
-        whisper(f"{name:<8} {'behind ' if host != 'outside' else ''}{host:<8} {'  '.join(addresses)}")
+        print_dim(f"{name:<8} {'behind ' if host != 'outside' else ''}{host:<8} {'  '.join(addresses)}")
 
 
 def build_load_balancers(client: Client, lab: NativeLab) -> dict[str, str]:
@@ -107,7 +107,7 @@ def show_routes(lab: NativeLab, vips: dict[str, str]) -> None:
     say("Each host has the VIPs on `lo`, and FRR has told both routers: equal ways to all of them")
     for vip in vips.values():
         for router in ("router1", "router2"):
-            lab.wait_ways(router, vip, *(host.name for host in lab.record.chassis))
+            lab.wait_next_hops(router, vip, *(host.name for host in lab.record.chassis))
         print(lab.exec("router1", ["ip", "route", "show", vip]), end="")
 
 
@@ -122,7 +122,7 @@ def show_table(lab: NativeLab, vips: dict[str, str]) -> None:
             print(f"  {client:<8} {place:<8} {target:<42} {shares}  failed {sum(result.errors.values())}", flush=True)
 
 
-def steady(vips: dict[str, str]) -> Load:
+def steady_load(vips: dict[str, str]) -> Load:
     """Persistent flows, and continuous new ones."""
     targets = (Target(to=vips["shop"], port=80), Target(to=vips["dns"], port=80, protocol=Protocol.UDP))
     return Load(targets=targets, rate=50, count=5000, held=HELD, seconds=90, period=0.3)
@@ -130,23 +130,23 @@ def steady(vips: dict[str, str]) -> Load:
 
 def break_routers(lab: NativeLab, vips: dict[str, str], agent: agents.Agent) -> None:
     say(f"{HELD} flows stay open, 50 new ones begin each second. Meanwhile:")
-    with lab.load("client1", steady(vips)) as load:
+    with lab.load("client1", steady_load(vips)) as load:
         await_open(lab)
-        told("both routers spread all flows anew, over other hosts")
+        run_printed("both routers spread all flows anew, over other hosts")
         for router in ("router1", "router2"):
             lab.rehash(router, 4711)
         time.sleep(1)
-        told("a session of BGP ends, and begins again")
+        run_printed("a session of BGP ends, and begins again")
         lab.end_session("router2", "host1")
-        lab.wait_ways("router2", vips["shop"], "host2", "host3")
+        lab.wait_next_hops("router2", vips["shop"], "host2", "host3")
         lab.begin_session("router2", "host1")
         lab.wait_routed()
-        told("router1 loses its power, and comes back")
+        run_printed("router1 loses its power, and comes back")
         lab.power_off("router1")
-        lab.wait_ways("outside", vips["shop"], "router2")
+        lab.wait_next_hops("outside", vips["shop"], "router2")
         lab.power_on("router1")
         lab.wait_routed()
-        told(f"the agent of {agent.chassis} is killed, and started again")
+        run_printed(f"the agent of {agent.chassis} is killed, and started again")
         agent.process.kill()
         agent.process.wait()
         time.sleep(1)
@@ -156,20 +156,20 @@ def break_routers(lab: NativeLab, vips: dict[str, str], agent: agents.Agent) -> 
 
 def lose_a_host(lab: NativeLab, service: serving.Service, vips: dict[str, str]) -> None:
     say("A host loses its power: its own flows end, no other does, and new ones go to who is left")
-    with lab.load("client1", steady(vips)) as load:
+    with lab.load("client1", steady_load(vips)) as load:
         await_open(lab)
         began = time.monotonic()
         lab.power_off("host3")
         for router in ("router1", "router2"):
-            lab.wait_ways(router, vips["shop"], "host1", "host2")
-        told(f"no router leads there any more, after {time.monotonic() - began:.1f} s")
+            lab.wait_next_hops(router, vips["shop"], "host1", "host2")
+        run_printed(f"no router leads there any more, after {time.monotonic() - began:.1f} s")
         time.sleep(3)
         show_load(load)
     lab.power_on("host3")
     agents.start_one(lab.layout, service.url, "host3")
     for vip in vips.values():
-        lab.wait_ways("router1", vip, *(host.name for host in lab.record.chassis))
-    told("it boots, with nothing in its kernel, and has its share again")
+        lab.wait_next_hops("router1", vip, *(host.name for host in lab.record.chassis))
+    run_printed("it boots, with nothing in its kernel, and has its share again")
 
 
 def await_open(lab: NativeLab) -> None:
@@ -181,9 +181,9 @@ def await_open(lab: NativeLab) -> None:
         time.sleep(0.1)
 
 
-def show_load(load: Running) -> None:
+def show_load(load: RunningLoad) -> None:
     seen: LoadResult = load.stop()
-    lost = Counter(each.member or "nobody yet" for each in seen.broken)
+    lost = Counter(each.member or "nobody yet" for each in seen.failed)
     broken = ", ".join(f"{count} with {member}" for member, count in sorted(lost.items())) or "none"
     print(f"  {sum(seen.held.values())} of {HELD} flows stayed, {seen.opened} began; broken: {broken}", flush=True)
 
@@ -206,11 +206,11 @@ Stop and remove all of it:
     )
 
 
-def told(line: str) -> None:
+def run_printed(line: str) -> None:
     print(f"  {line}", flush=True)
 
 
-def whisper(line: str) -> None:
+def print_dim(line: str) -> None:
     print(f"{DIM}  {line}{END}", flush=True)
 
 

@@ -30,16 +30,16 @@ ROOT = Path(__file__).parent.parent
 TESTS = ROOT / "tests"
 FOLDER = ROOT / ".flaky"
 RUNS = FOLDER / "runs.jsonl"
-ROUNDS, BUSY = 20, 4
+ROUNDS, BUSY_PROCESSES = 20, 4
 MAX_SECONDS = 3600  # limit for one run of one module
-WAITING = "harness.waiting"
+WAITING_MODULE = "harness.waiting"
 BUSY_PROGRAM = "while True:\n    pass"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--busy", type=int, default=BUSY, help="busy processes")
+    parser.add_argument("--busy", type=int, default=BUSY_PROCESSES, help="busy processes")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--report", action="store_true")
     parser.add_argument("--json", action="store_true")
@@ -154,7 +154,9 @@ def waiting_modules() -> list[str]:
 @cache
 def waits(path: Path) -> bool:
     imported = set(imports(path))
-    return WAITING in imported or any(waits(module) for name in imported if (module := path_of(name)) is not None)
+    return WAITING_MODULE in imported or any(
+        waits(module) for name in imported if (module := path_of(name)) is not None
+    )
 
 
 def imports(path: Path) -> Iterator[str]:

@@ -20,15 +20,15 @@ from time import monotonic
 from xml.etree import ElementTree
 
 from fairlead.lab.errors import LabError
-from fairlead.lab.patience import VARIABLE
+from fairlead.lab.patience import FACTOR_VARIABLE
 from fairlead.lab.vm import kernels
-from fairlead.lab.vm.initramfs import JOB
-from fairlead.lab.vm.machine import Accelerator, Job, Machine, choose_accelerator, run_job
-from fairlead.lab.vm.up import EMULATED_PATIENCE
+from fairlead.lab.vm.initramfs import JOB_DIRECTORY
+from fairlead.lab.vm.machine import Accelerator, Job, VirtualMachine, choose_accelerator, run_job
+from fairlead.lab.vm.up import EMULATED_TIMEOUT_FACTOR
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / ".kernels"
-HERE = "here"
+THIS_KERNEL = "here"
 COMPILED = ("src", "tests", ".venv/lib")
 PYTEST = (
     ".venv/bin/python",
@@ -55,8 +55,11 @@ def main() -> int:
         show_table()
         return 0
     chosen = names or [kernel.name for kernel in kernels.KERNELS]
-    if unknown := [name for name in chosen if name not in (*kernels.NAMES, HERE)]:
-        print(f"unknown kernel {', '.join(unknown)}: choose from {', '.join((*kernels.NAMES, HERE))}", file=sys.stderr)
+    if unknown := [name for name in chosen if name not in (*kernels.NAMES, THIS_KERNEL)]:
+        print(
+            f"unknown kernel {', '.join(unknown)}: choose from {', '.join((*kernels.NAMES, THIS_KERNEL))}",
+            file=sys.stderr,
+        )
         return 2
     failed = [name for name in chosen if not passes(name, rest.split())]
     show_table()
@@ -71,7 +74,7 @@ def passes(name: str, words: Sequence[str]) -> bool:
         old.unlink()
     started = monotonic()
     try:
-        code = run_here(folder, words) if name == HERE else run_on(name, folder, words)
+        code = run_here(folder, words) if name == THIS_KERNEL else run_on(name, folder, words)
     except LabError as error:
         print(f"{name}: {error}", file=sys.stderr)
         return False
@@ -83,7 +86,7 @@ def passes(name: str, words: Sequence[str]) -> bool:
 
 def run_here(folder: Path, words: Sequence[str]) -> int:
     with (folder / "pytest.log").open("wb") as log:
-        command = [*PYTEST, *report(folder), *(words or marked())]
+        command = [*PYTEST, *report(folder), *(words or find_marked())]
         return subprocess.run(command, cwd=ROOT, stdout=log, stderr=log, check=False).returncode
 
 
@@ -94,8 +97,8 @@ def run_on(name: str, folder: Path, words: Sequence[str]) -> int:
     compile_all()
     environment = {"CI": "yes", "PYTHONUNBUFFERED": "1"}
     if accelerator is Accelerator.TCG:
-        environment[VARIABLE] = str(EMULATED_PATIENCE)
-    argv = [*PYTEST, *report(Path(JOB)), *(words or marked())]
+        environment[FACTOR_VARIABLE] = str(EMULATED_TIMEOUT_FACTOR)
+    argv = [*PYTEST, *report(Path(JOB_DIRECTORY)), *(words or find_marked())]
     job = Job(
         argv=["sh", "-c", SNAPSHOT + shlex.join(argv)],
         folder=ROOT,
@@ -103,10 +106,10 @@ def run_on(name: str, folder: Path, words: Sequence[str]) -> int:
         shared=folder,
     )
     with (folder / "pytest.log").open("wb") as log:
-        return run_job(Machine(tree=tree, accelerator=accelerator), job, log)
+        return run_job(VirtualMachine(tree=tree, accelerator=accelerator), job, log)
 
 
-def marked() -> list[str]:
+def find_marked() -> list[str]:
     """The modules with such tests: to import all others takes an emulated machine minutes."""
     modules = sorted((ROOT / "tests").rglob("test_*.py"))
     return [str(module.relative_to(ROOT)) for module in modules if "pytest.mark.kernel" in module.read_text()]
@@ -133,7 +136,7 @@ def summary(folder: Path) -> str:
     return ", ".join(f"{suite.get(name)} {name}" for name in ("tests", "failures", "errors", "skipped"))
 
 
-def counts(folder: Path) -> dict[str, str]:
+def parse_counts(folder: Path) -> dict[str, str]:
     """What was counted, by what it is."""
     log = folder / "pytest.log"
     text = log.read_text(errors="replace") if log.exists() else ""
@@ -143,7 +146,7 @@ def counts(folder: Path) -> dict[str, str]:
 
 def show_table() -> None:
     """A row for each count, a column for each run."""
-    runs = {folder.name: counts(folder) for folder in sorted(RESULTS.glob("*")) if counts(folder)}
+    runs = {folder.name: parse_counts(folder) for folder in sorted(RESULTS.glob("*")) if parse_counts(folder)}
     rows = dict.fromkeys(what for found in runs.values() for what in found)
     print("| | " + " | ".join(runs) + " |\n|---|" + "---|" * len(runs))
     for what in rows:

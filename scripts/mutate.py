@@ -22,12 +22,12 @@ from pathlib import Path
 
 import pytest
 from parts import changed_files, default_base
-from planting import Forks, planted
+from planting import ForkedRuns, plant_bug
 
 ROOT = Path(__file__).parent.parent
-TOGETHER = 2
+MAX_CONCURRENT = 2
 """Concurrent runs, in parallel with tests that wait most of the time."""
-FOREVER = 900
+RUN_TIMEOUT = 900
 """Seconds; the stories take twenty on an idle machine, and this one may be busy."""
 
 
@@ -88,7 +88,7 @@ MUTANTS = (
     Mutant(
         "nobody knows that a host is silent",
         "model/queries/balancer_state.py",
-        "host is None or is_heard(snapshot, host.name) for",
+        "host is None or is_responsive(snapshot, host.name) for",
         "True for",
         ("tests/model/test_balancer_status.py",),
     ),
@@ -111,7 +111,7 @@ MUTANTS = (
     Mutant(
         "on hosts slots that moved are forgotten",
         "compilers/native/compiler.py",
-        "if is_here and (had := self.elsewhere(address)) is not None:",
+        "if is_here and (had := self.other_host_of(address)) is not None:",
         "if False:",
         HOSTS,
     ),
@@ -130,12 +130,12 @@ MUTANTS = (
         "for each in allowed)",
         HOSTS,
     ),
-    Mutant("every host announces", "compilers/native/compiler.py", "held=is_held", "held=True", HOSTS),
+    Mutant("every host announces", "compilers/native/compiler.py", "is_local=is_held", "is_local=True", HOSTS),
     Mutant(
         "a drained proxy's packets end nowhere",
         "compilers/native/compiler.py",
-        "taken=has_proxy and not is_held",
-        "taken=False",
+        "is_received=has_proxy and not is_held",
+        "is_received=False",
         HOSTS,
     ),
     Mutant(
@@ -155,7 +155,7 @@ MUTANTS = (
     Mutant(
         "a host that is drained changes no proxies' slots",
         "model/registry/dependents.py",
-        "        yield from on_hosts(after.snapshot)\n",
+        "        yield from owners_with_host_proxies(after.snapshot)\n",
         "        yield from ()\n",
         HOSTS,
     ),
@@ -169,42 +169,42 @@ MUTANTS = (
     Mutant(
         "clients that a proxy remembers come to any",
         "model/queries/host_proxies.py",
-        "return any(each is not None and each.type in _REMEMBERED for each in persistence)",
+        "return any(each is not None and each.type in _STATEFUL_PERSISTENCE for each in persistence)",
         "return False",
         HOSTS,
     ),
     Mutant(
         "a host has a way to itself",
         "compilers/native/compiler.py",
-        "    elif (address := way_to",
-        "    if (address := way_to",
+        "    elif (address := find_tunnel_endpoint",
+        "    if (address := find_tunnel_endpoint",
         HOSTS,
     ),
     Mutant(
         "services lead to all addresses of a host itself",
         "model/queries/placement.py",
-        "for each in host.addresses if host_of(snapshot, each) is not None)",
+        "for each in host.addresses if find_routing_host(snapshot, each) is not None)",
         "for each in host.addresses)",
         HOSTS,
     ),
     Mutant(
         "members are where a host is itself",
         "model/queries/placement.py",
-        "return host if address in members_on(snapshot, host) else None",
+        "return host if address in list_member_addresses(snapshot, host) else None",
         "return host",
         HOSTS,
     ),
     Mutant(
         "no members run on hosts",
         "model/queries/placement.py",
-        "return host if address in members_on(snapshot, host) else None",
+        "return host if address in list_member_addresses(snapshot, host) else None",
         "return None",
         HOSTS,
     ),
     Mutant(
         "proxies lead to hosts themselves",
         "compilers/haproxy/backends.py",
-        "failed |= nowhere(view, balancer, pool.members)",
+        "failed |= find_unrouted_members(view, balancer, pool.members)",
         "pass",
         HOSTS,
     ),
@@ -225,7 +225,7 @@ MUTANTS = (
     Mutant(
         "a flow by its source has another slot",
         "compilers/native/flow_lookup.py",
-        "source_slot(flow.client[0], service.vip) if service.by_source else _slot(flow)",
+        "source_slot(flow.client[0], service.vip) if service.hashes_source_only else _slot(flow)",
         "_slot(flow)",
         HOSTS,
     ),
@@ -240,7 +240,7 @@ MUTANTS = (
         "a slot of another IP version moved",
         "model/documents/previous_slot_owners.py",
         "setdefault((moved.listener_id, moved.before.version)",
-        "setdefault((moved.listener_id, 10 - moved.before.version)",
+        "setdefault((moved.listener_id, 10 - moved.previous_owners.version)",
         HOSTS,
     ),
     Mutant(
@@ -274,8 +274,8 @@ MUTANTS = (
     Mutant(
         "stale belief after a failure",
         "reconciler/outcomes.py",
-        "        self._memory.believed.pop(owner, None)\n        self.remember_failure(owner, error)",
-        "        self.remember_failure(owner, error)",
+        "        self._memory.last_applied.pop(owner, None)\n        self.record_failure(owner, error)",
+        "        self.record_failure(owner, error)",
     ),
     Mutant(
         "orphans forgotten at resync",
@@ -286,28 +286,31 @@ MUTANTS = (
     Mutant(
         "owners that were refused together are forgotten",
         "reconciler/outcomes.py",
-        "        self._queue.again(owners, self._clock())",
+        "        self._queue.requeue_first(owners, self._clock())",
         "        pass",
         (*HOSTS, "tests/reconciler/test_together.py"),
     ),
     Mutant(
         "belief kept across an apply that went through",
         "reconciler/outcomes.py",
-        "            self._memory.believed[owner] = desired",
-        "            self._memory.believed.setdefault(owner, desired)",
+        "            self._memory.last_applied[owner] = desired",
+        "            self._memory.last_applied.setdefault(owner, desired)",
     ),
     Mutant("proxies lead to who is down", "compilers/haproxy/backends.py", "or member.id in failed", ""),
     Mutant("proxies lead near to who is down", "compilers/haproxy/backends.py", "own - failed", "own"),
     Mutant("proxies lead to all who are near", "compilers/haproxy/backends.py", " or member.id not in near", ""),
     Mutant("first bytes of anything", "compilers/haproxy/frontends.py", '"-m", "bin", "--"', '"-m", "len", "--"'),
     Mutant(
-        "first bytes for ever", "compilers/haproxy/frontends.py", "RAW_DELAY, LONGEST_RAW_DELAY))", "RAW_DELAY, 2**31))"
+        "first bytes for ever",
+        "compilers/haproxy/frontends.py",
+        "DEFAULT_INSPECT_DELAY_MS, MAX_INSPECT_DELAY_MS))",
+        "DEFAULT_INSPECT_DELAY_MS, 2**31))",
     ),
     Mutant("proxies let everybody in", "compilers/haproxy/frontends.py", '"reject", "unless", "allowed"', '"accept"'),
     Mutant(
         "policies in slots that are in use",
         "dataplane/haproxy_policies.py",
-        "if rank == FREE and slot not in recent",
+        "if rank == FREE_RANK and slot not in recent",
         "if slot not in recent",
         ("tests/dataplane/test_haproxy_policies.py",),
     ),
@@ -329,7 +332,7 @@ MUTANTS = (
         "values of any number in one HAProxy",
         "drivers/haproxy/network.py",
         "total > MAX_PROCESS_PATTERNS",
-        "wanted > MAX_PROCESS_PATTERNS",
+        "desired_policies > MAX_PROCESS_PATTERNS",
         ("tests/drivers/test_haproxy_files.py",),
     ),
     Mutant("policies by position alone", "compilers/haproxy/policies.py", "_ORDER[type(each[0].action)]", "0"),
@@ -348,7 +351,7 @@ MUTANTS = (
     Mutant(
         "a guest's proxy leaves by another guest's router",
         "model/queries/proxy_homes.py",
-        "for each in there if topology.serves_only(each, project_id))",
+        "for each in there if topology.is_exclusive_to(each, project_id))",
         "for each in there)",
     ),
     Mutant(
@@ -420,7 +423,7 @@ MUTANTS = (
         "drivers/haproxy/validation.py",
         "        if len(owners) == 1:\n",
         "        if len(owners) <= 2:\n",
-        ("tests/drivers/test_haproxy_unsound.py::test_bad_ones_are_found_by_few_checks",),
+        ("tests/drivers/test_haproxy_unsound.py::test_broken_owners_are_found_with_few_checks",),
     ),
     Mutant(
         "datagrams of disabled members go on",
@@ -445,7 +448,7 @@ MUTANTS = (
     Mutant(
         "a router's change does not reach the VIP networks",
         "model/registry/dependents.py",
-        "        yield from vip_networks(topology, port.network_id, topology.projects_through(port.device_id))\n",
+        "        yield from vip_networks(topology, port.network_id, topology.projects_crossing(port.device_id))\n",
         "",
     ),
     Mutant(
@@ -463,7 +466,7 @@ MUTANTS = (
     Mutant(
         "the first VIP does not make its network's group",
         "model/registry/dependents.py",
-        "if _came_or_went(old.vip_projects, new.vip_projects, network_id, project_id):",
+        "if _is_presence_changed(old.vip_projects, new.vip_projects, network_id, project_id):",
         "if False:",
     ),
     Mutant(
@@ -475,7 +478,7 @@ MUTANTS = (
     Mutant(
         "what a document no longer names stays in the index",
         "model/registry/changeset.py",
-        "before = None if old is None else index.take(old)",
+        "before = None if old is None else index.extract(old)",
         "before = None",
     ),
     Mutant("health ignored", "model/documents/pool_slot_tables.py", " and m.id not in down\n", "\n"),
@@ -486,9 +489,12 @@ MUTANTS = (
         "if ",
     ),
     Mutant(
-        "nobody has a home", "model/documents/slots.py", "home if home in away and slot not in self.taken else ", ""
+        "nobody has a home",
+        "model/documents/slots.py",
+        "home if home in away and slot not in self.reassigned else ",
+        "",
     ),
-    Mutant("a comer takes from anybody", "model/documents/slots.py", "        self._replace()\n", ""),
+    Mutant("a comer takes from anybody", "model/documents/slots.py", "        self._replace_removed()\n", ""),
     Mutant("nobody is next", "model/documents/slots.py", "for rank in table.ranks[1:]:", "for rank in ():"),
     Mutant(
         "the next is anybody",
@@ -572,13 +578,13 @@ MUTANTS = (
     Mutant(
         "a port does not reach who probes it",
         "model/registry/dependents.py",
-        "    yield from _watchers(snapshot, port)\n",
+        "    yield from _dependents_of_probed_port(snapshot, port)\n",
         "",
     ),
     Mutant(
         "the address of probes does not reach who is probed from it",
         "model/registry/dependents.py",
-        "if port.use is PortUse.PROBE and not is_foreign(port):",
+        "if port.use is PortUse.PROBE and not is_unmanaged(port):",
         "if False:",
     ),
     Mutant(
@@ -590,8 +596,8 @@ MUTANTS = (
     Mutant(
         "a member is taken out for all ports",
         "compilers/ovn/tables.py",
-        "member.id in self.out or (member.id, ports[member]) in self.out",
-        "any(member.id in (key, key[0]) for key in self.out)",
+        "member.id in self.down or (member.id, ports[member]) in self.down",
+        "any(member.id in (key, key[0]) for key in self.down)",
     ),
     Mutant(
         "every port leads to the first target",
@@ -627,8 +633,8 @@ MUTANTS = (
     Mutant(
         "SOURCE_IP_PORT is left to the datapath's own hash",
         "model/documents/loadbalancer.py",
-        "return self.goes_by_source or self.algorithm is Algorithm.SOURCE_IP_PORT",
-        "return self.goes_by_source",
+        "return self.hashes_source_only or self.algorithm is Algorithm.SOURCE_IP_PORT",
+        "return self.hashes_source_only",
     ),
     Mutant(
         "every router answers for a VIP outside",
@@ -664,7 +670,7 @@ MUTANTS = (
     Mutant(
         "a stranger's router is attached",
         "model/queries/domain.py",
-        "for each in connected.routers if self.serves_only(each, project_id)",
+        "for each in connected.routers if self.is_exclusive_to(each, project_id)",
         "for each in connected.routers",
     ),
     Mutant(
@@ -682,13 +688,13 @@ MUTANTS = (
     Mutant(
         "who keeps connections of members that are down has them reset",
         "model/queries/connection_resets.py",
-        "pool.down_member is DownMember.RESET and pool.protocol in STREAMS",
-        "pool.protocol in STREAMS",
+        "pool.down_member is DownMember.RESET and pool.protocol in STREAM_PROTOCOLS",
+        "pool.protocol in STREAM_PROTOCOLS",
     ),
     Mutant(
         "datagrams go where only streams are reset",
         "model/queries/connection_resets.py",
-        "pool.down_member is DownMember.RESET and pool.protocol in STREAMS",
+        "pool.down_member is DownMember.RESET and pool.protocol in STREAM_PROTOCOLS",
         "pool.down_member is DownMember.RESET",
     ),
     Mutant(
@@ -742,10 +748,15 @@ MUTANTS = (
     Mutant(
         "a port that moves wakes nobody",
         "model/registry/facts.py",
-        "yield from _near_members(old, new, news)",
+        "yield from _balancers_with_locality_at(old, new, news)",
         "yield from ()",
     ),
-    Mutant("a chassis that joins wakes nobody", "model/registry/facts.py", "concerns=_near,", "concerns=_nobody,"),
+    Mutant(
+        "a chassis that joins wakes nobody",
+        "model/registry/facts.py",
+        "affected_owners=_dependents_of_chassis,",
+        "affected_owners=_no_owners,",
+    ),
     Mutant(
         "somebody else's machine is near",
         "model/queries/locality_tiers.py",
@@ -761,7 +772,7 @@ MUTANTS = (
     Mutant(
         "groups of near load balancers come and go with nobody",
         "model/registry/dependents.py",
-        "if _came_or_went(old.near_projects, new.near_projects, network_id, project_id):",
+        "if _is_presence_changed(old.near_projects, new.near_projects, network_id, project_id):",
         "if False:",
     ),
     Mutant(
@@ -773,7 +784,7 @@ MUTANTS = (
     Mutant(
         "a guest leads to machines elsewhere",
         "compilers/ovn/balancers.py",
-        "if not ranges.hold(member.address)",
+        "if not ranges.contains(member.address)",
         "if False",
     ),
     Mutant(
@@ -938,7 +949,7 @@ MUTANTS = (
     Mutant(
         "a replica that moves moves nobody",
         "model/registry/facts.py",
-        "    yield from _replicas(new, news)\n",
+        "    yield from _local_ips_with_replicas(new, news)\n",
         "    return\n",
     ),
     Mutant(
@@ -968,13 +979,13 @@ MUTANTS = (
     Mutant(
         "who has a replica that is down is spared",
         "compilers/ovn/local_ip.py",
-        "for each in replicas(snapshot, local_ip)]",
+        "for each in list_usable_replicas(snapshot, local_ip)]",
         "for each in local_ip.associations]",
     ),
     Mutant(
         "routers lead to who is down",
         "compilers/ovn/local_ip_policies.py",
-        "for replica in replicas(snapshot, local_ip)",
+        "for replica in list_usable_replicas(snapshot, local_ip)",
         "for replica in local_ip.associations",
     ),
     Mutant(
@@ -995,7 +1006,7 @@ MUTANTS = (
     Mutant(
         "a router that joins leads to no replica",
         "model/registry/affected.py",
-        "    owners.update(*(passing_local_ips(each, shared) for each in (old, new)))\n",
+        "    owners.update(*(passthrough_local_ips(each, shared) for each in (old, new)))\n",
         "",
     ),
     Mutant(
@@ -1007,13 +1018,13 @@ MUTANTS = (
     Mutant(
         "an address that was lent is kept",
         "model/registry/dependents.py",
-        "_lent(was) ^ _lent(becomes)",
-        "_lent(becomes) - _lent(was)",
+        "_passthrough_ports(was) ^ _passthrough_ports(becomes)",
+        "_passthrough_ports(becomes) - _passthrough_ports(was)",
     ),
     Mutant(
         "the first Local IP of a project does not reach its switches",
         "model/registry/dependents.py",
-        "            yield from _shared_by_near(old, new, snapshot, local_ip.network_id, local_ip.project_id)\n",
+        "            yield from _per_chassis_owners(old, new, snapshot, local_ip.network_id, local_ip.project_id)\n",
         "",
     ),
     Mutant(
@@ -1025,14 +1036,14 @@ MUTANTS = (
     Mutant(
         "a node that fails is not told",
         "model/queries/balancer_state.py",
-        "(_is_heard(snapshot, balancer) and not _is_refused(snapshot, balancer))",
-        "_is_heard(snapshot, balancer)",
+        "(_are_hosts_responsive(snapshot, balancer) and not _has_apply_failure(snapshot, balancer))",
+        "_are_hosts_responsive(snapshot, balancer)",
         ("tests/model/test_balancer_status.py",),
     ),
     Mutant(
         "rows of others are called as ours are",
         "model/documents/unmanaged.py",
-        "return document.row if is_foreign(document) else document.id",
+        "return document.row if is_unmanaged(document) else document.id",
         "return document.id",
     ),
     Mutant(
@@ -1050,8 +1061,8 @@ MUTANTS = (
     Mutant(
         "failures count that are not in a row",
         "node/tracker.py",
-        "answers=answers, failures=0,",
-        "answers=answers, failures=self.failures,",
+        "successes=answers, failures=0,",
+        "successes=answers, failures=self.failures,",
         ("tests/node/test_tracker.py",),
     ),
     Mutant(
@@ -1064,14 +1075,14 @@ MUTANTS = (
     Mutant(
         "what a cover saw is forgotten when the node is back",
         "api/agents/liveness.py",
-        "                news[endpoint] = self._inherited(endpoint, last)\n",
+        "                news[endpoint] = self._reassigned(endpoint, last)\n",
         "",
         ("tests/node/test_channel.py",),
     ),
     Mutant(
         "an agent that was silent is not told so",
         "api/agents/routes.py",
-        ".{self._nodes.agents.returns(chassis)}",
+        ".{self._nodes.agents.reconnects(chassis)}",
         "",
         ("tests/node/test_channel.py",),
     ),
@@ -1085,43 +1096,43 @@ MUTANTS = (
     Mutant(
         "a node that overslept forgets what it saw",
         "node/reports.py",
-        "        self._looks_since = datetime.now(UTC)\n",
-        "        self._seen.clear()\n",
+        "        self._current_since = datetime.now(UTC)\n",
+        "        self._results.clear()\n",
         ("tests/node/test_channel.py",),
     ),
     Mutant(
         "a server that begins tells agents that they have nothing",
         "api/agents/slice_stream.py",
-        "        self._check_told()\n",
+        "        self._check_synced()\n",
         "",
         ("tests/node/test_channel.py",),
     ),
     Mutant(
         "a server takes an agent's first word for all that it sees",
         "api/agents/liveness.py",
-        "heard.is_told |= report.whole and",
-        "heard.is_told |=",
+        "heard.has_complete_report |= report.is_complete and",
+        "is_responsive.has_complete_report |=",
         ("tests/node/test_channel.py",),
     ),
     Mutant(
         "a server that begins does not know who was down",
         "server/probe_result_cache.py",
-        "            await in_steps(self._model.observe(SIGHTINGS, dict(self._seen)))\n",
+        "            await run_in_steps(self._model.observe(PROBE_RESULTS, dict(self._seen)))\n",
         "",
         ("tests/server/test_remembering.py",),
     ),
     Mutant(
         "after a pause who confirms last is dead",
         "drivers/ovn/southbound/chassis.py",
-        "            self._wait_for_others()\n",
+        "            self._extend_deadlines()\n",
         "            pass\n",
         ("tests/drivers/test_ovn_liveness.py",),
     ),
     Mutant(
         "another node takes the silence of a datagram for an answer",
         "node/prober.py",
-        "case Right() if flight.target.covers:",
-        "case Right() if False:",
+        "case ProtocolSuccess() if flight.target.is_delegated:",
+        "case ProtocolSuccess() if False:",
         ("tests/node/test_doubtful_prober.py",),
     ),
     Mutant(
@@ -1135,20 +1146,20 @@ MUTANTS = (
         "a starved agent calls members down",
         "node/prober.py",
         "if lost > tolerated:",
-        "if lost > tolerated and again:",
+        "if lost_at_start > tolerated and again:",
         ("tests/node/test_doubtful_prober.py",),
     ),
     Mutant(
         "an attempt after one that said nothing has no more time",
         "node/prober.py",
-        " * 2 ** min(self._doubts(target), MOST_DOUBTS)",
+        " * 2 ** min(self._count_void(target), MAX_RETRIES)",
         "",
         ("tests/node/test_doubtful_prober.py",),
     ),
     Mutant(
         "time that is lost between two looks is not noticed",
         "node/prober.py",
-        "self.lost += worked if worked > LATE else 0.0",
+        "self.lost_time += worked if worked > MAX_WAKEUP_DELAY else 0.0",
         "pass",
         ("tests/node/test_doubtful_prober.py",),
     ),
@@ -1184,7 +1195,7 @@ MUTANTS = (
     Mutant(
         "networks of others are covered without an address",
         "model/queries/delegated_probing.py",
-        "    if is_foreign(snapshot.networks.get(network_id)):\n        return None\n",
+        "    if is_unmanaged(snapshot.networks.get(network_id)):\n        return None\n",
         "",
         ("tests/model/test_covering.py",),
     ),
@@ -1226,15 +1237,15 @@ MUTANTS = (
     Mutant(
         "a revision from before a copy is that of a document that is not there",
         "store/shifted.py",
-        "if revision > self._more else NOBODYS",
-        "if revision > self._more else ABSENT",
+        "if revision > self._revision_offset else UNUSED_REVISION",
+        "if revision > self._revision_offset else NO_REVISION",
         ("tests/store/test_shifted.py",),
     ),
     Mutant(
         "comparisons take no room from what etcd writes",
         "store/etcd_requests.py",
-        "max(beside, TOP)",
-        "max(0, TOP)",
+        "max(beside, MIN_TOP_OPERATIONS)",
+        "max(0, MIN_TOP_OPERATIONS)",
         ("tests/store/test_etcd_requests.py",),
     ),
     Mutant(
@@ -1243,7 +1254,7 @@ MUTANTS = (
         '    named = (values.get(name) or None for name in ("provider", "flavor_id", "availability_zone"))\n',
         "    number = 0\n    while number < 6_000_000:\n        number += 1\n"
         '    named = (values.get(name) or None for name in ("provider", "flavor_id", "availability_zone"))\n',
-        ("tests/api/octavia/test_lists.py",),
+        ("tests/api/octavia/test_lists_with_ten_thousand_ports_do_not_block_the_loop.py",),
     ),
     Mutant(
         "a compilation looks through all load balancers",
@@ -1272,7 +1283,9 @@ def survives(mutant: Mutant) -> bool:
         command = [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", *mutant.tests]
         environment = {**os.environ, "PYTHONPATH": str(Path(folder) / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
         try:
-            run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, timeout=FOREVER, check=False)
+            run = subprocess.run(
+                command, cwd=ROOT, env=environment, capture_output=True, timeout=RUN_TIMEOUT, check=False
+            )
         except subprocess.TimeoutExpired:  # a story that does not end counts as failed
             return False
     return run.returncode == 0
@@ -1313,18 +1326,18 @@ def main(names: list[str]) -> int:
         else:  # it changes code of import time, or cannot be planted otherwise
             again.append(name)
 
-    forks = Forks(
-        {name: partial(planted, module_of(each), each.before, each.after) for name, each in chosen.items()},
+    forks = ForkedRuns(
+        {name: partial(plant_bug, module_of(each), each.before, each.after) for name, each in chosen.items()},
         {name: each.tests for name, each in chosen.items()},
         ended,
-        TOGETHER,
-        FOREVER,
+        MAX_CONCURRENT,
+        RUN_TIMEOUT,
     )
     folders = sorted({tests for each in chosen.values() for tests in each.tests})
     collected = pytest.main(["-q", "-p", "no:cacheprovider", f"--rootdir={ROOT}", *folders], [forks])
     if collected not in {pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED}:
         return 1
-    with ThreadPoolExecutor(TOGETHER) as pool:
+    with ThreadPoolExecutor(MAX_CONCURRENT) as pool:
         for name, lives in zip(again, pool.map(lambda name: survives(chosen[name]), again), strict=True):
             tell(name, lives=lives)
     print(f"{len(chosen) - len(alive)} of {len(chosen)} killed")

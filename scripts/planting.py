@@ -18,7 +18,7 @@ import pytest
 from _pytest.runner import runtestprotocol
 
 
-def planted(module: str, before: str, after: str) -> bool:
+def plant_bug(module: str, before: str, after: str) -> bool:
     """Replace the code of an imported module's functions by that of a changed source.
 
     Returns False, without a change, if the difference is in code of import time.
@@ -28,18 +28,22 @@ def planted(module: str, before: str, after: str) -> bool:
         return False
     source = Path(found.origin).read_text()
     compiled = partial(found.loader.source_to_code, path=found.origin)  # with counted steps, if tests count them
-    ours = list(_within(compiled(source)))
-    theirs = list(_within(compiled(source.replace(before, after))))
+    ours = list(_code_objects(compiled(source)))
+    theirs = list(_code_objects(compiled(source.replace(before, after))))
     if [name for name, _ in ours] != [name for name, _ in theirs]:
         return False
-    codes = {_place(old): new for (_, old), (_, new) in zip(ours, theirs, strict=True)}
-    functions = [each for each in _functions(found.origin) if _place(each.__code__) in codes]
-    reached = {_place(code) for function in functions for _, code in _within(function.__code__)}
-    changed = {_place(old) for (_, old), (_, new) in zip(ours, theirs, strict=True) if _itself(old) != _itself(new)}
+    codes = {_position(old): new for (_, old), (_, new) in zip(ours, theirs, strict=True)}
+    functions = [each for each in _functions(found.origin) if _position(each.__code__) in codes]
+    reached = {_position(code) for function in functions for _, code in _code_objects(function.__code__)}
+    changed = {
+        _position(old)
+        for (_, old), (_, new) in zip(ours, theirs, strict=True)
+        if _own_content(old) != _own_content(new)
+    }
     if not changed or not changed <= reached:
         return False
     for function in functions:
-        function.__code__ = codes[_place(function.__code__)]
+        function.__code__ = codes[_position(function.__code__)]
     return True
 
 
@@ -48,26 +52,26 @@ def _functions(file: str) -> list[FunctionType]:
     return [each for each in gc.get_objects() if type(each) is FunctionType and each.__code__.co_filename == file]
 
 
-def _within(code: CodeType) -> Iterator[tuple[str, CodeType]]:
+def _code_objects(code: CodeType) -> Iterator[tuple[str, CodeType]]:
     """A code object and all those defined in it, in the order of the source."""
     yield code.co_qualname, code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _within(constant)
+            yield from _code_objects(constant)
 
 
-def _place(code: CodeType) -> tuple[object, ...]:
+def _position(code: CodeType) -> tuple[object, ...]:
     """Position in the source, because two code objects may have the same name and line."""
     return code.co_qualname, *code.co_positions()
 
 
-def _itself(code: CodeType) -> tuple[object, ...]:
+def _own_content(code: CodeType) -> tuple[object, ...]:
     """Content of a code object, without nested ones and line numbers."""
     constants = [repr(each) for each in code.co_consts if not isinstance(each, CodeType)]
     return code.co_code, code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars, constants
 
 
-class Forks:
+class ForkedRuns:
     """Plug-in of pytest that runs the collected tests for each bug, some of them concurrently.
 
     Args:
@@ -86,20 +90,26 @@ class Forks:
         together: int,
         forever: int,
     ) -> None:
-        self._bugs, self._tests, self._told, self._together, self._forever = bugs, tests, told, together, forever
+        self._bugs, self._tests, self._on_result, self._concurrency, self._timeout = (
+            bugs,
+            tests,
+            told,
+            together,
+            forever,
+        )
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         running: dict[int, str] = {}
         for name, plant in self._bugs.items():
-            if len(running) == self._together:
+            if len(running) == self._concurrency:
                 self._wait(session, running)
             items = [item for item in session.items if self._is_of(name, item)]
             pid = os.fork()
             if not pid:
-                signal.alarm(self._forever)
-                code = NOTICED
+                signal.alarm(self._timeout)
+                code = KILLED
                 try:
-                    code = _run(items) if plant() else CANNOT
+                    code = _run(items) if plant() else NOT_PLANTED
                 finally:  # the process ends here, even if the bug affects pytest itself
                     os._exit(code)
             running[pid] = name
@@ -116,10 +126,10 @@ class Forks:
         code = os.waitstatus_to_exitcode(status)
         capture = session.config.pluginmanager.getplugin("capturemanager")
         with capture.global_and_fixture_disabled():
-            self._told(running.pop(pid), None if code == CANNOT else code != UNNOTICED)
+            self._on_result(running.pop(pid), None if code == NOT_PLANTED else code != SURVIVED)
 
 
-UNNOTICED, NOTICED, CANNOT = 0, 1, 2
+SURVIVED, KILLED, NOT_PLANTED = 0, 1, 2
 """Exit codes of such a process."""
 
 
@@ -131,5 +141,5 @@ def _run(items: list[pytest.Item]) -> int:
     )
     for item, following in zip(ordered, [*ordered[1:], None], strict=True):
         if any(report.failed for report in runtestprotocol(item, log=False, nextitem=following)):
-            return NOTICED
-    return UNNOTICED
+            return KILLED
+    return SURVIVED

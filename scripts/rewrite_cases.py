@@ -8,12 +8,17 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from fairlead.compilers.haproxy import HAPROXY  # noqa: E402
 from fairlead.compilers.native import NATIVE  # noqa: E402
-from harness.story import PRODUCT, read_story, write_story  # noqa: E402 - the harness is not installed
+from harness.story import PRODUCT_DATAPLANES, read_case, write_case  # noqa: E402 - the harness is not installed
 from harness.toy import TOYS  # noqa: E402
 
 if __name__ == "__main__":
-    folders = {"cases": PRODUCT, "toy": TOYS, "haproxy": (HAPROXY,), "native": (NATIVE, HAPROXY)}
-    for folder, dataplanes in folders.items():
+    DATAPLANES_BY_FOLDER = {
+        "cases": PRODUCT_DATAPLANES,
+        "toy": TOYS,
+        "haproxy": (HAPROXY,),
+        "native": (NATIVE, HAPROXY),
+    }
+    for folder, dataplanes in DATAPLANES_BY_FOLDER.items():
         for path in sorted((ROOT / "tests" / folder).glob("*.txt")):
-            write_story(read_story(path, dataplanes))
+            write_case(read_case(path, dataplanes))
             print(path.relative_to(ROOT))

@@ -17,7 +17,7 @@ from harness.addresses import holds_address
         ("2001:db8::3", "nothing answers at 2001:db8::3: refused"),
     ],
 )
-def test_an_address_is_in_the_text(address: str, text: str) -> None:
+def test_address_is_found_as_a_whole_word_in_output(address: str, text: str) -> None:
     assert holds_address(text, address)
 
 
@@ -34,5 +34,5 @@ def test_an_address_is_in_the_text(address: str, text: str) -> None:
         ("db8::3", "2001:db8::3"),
     ],
 )
-def test_a_part_of_another_address_is_none(address: str, text: str) -> None:
+def test_substring_of_another_address_does_not_match(address: str, text: str) -> None:
     assert not holds_address(text, address)

@@ -41,6 +41,6 @@ def exists(module: str, name: str) -> bool:
 
 
 @pytest.mark.slow
-def test_each_can_be_imported_and_finds_what_it_counts():
+def test_benchmarks_can_be_imported_and_find_their_counted_code():
     names = sorted(path.stem for path in FOLDER.glob("*.py"))
     subprocess.run([sys.executable, "-c", TRIED.format(names=names)], cwd=FOLDER, check=True, timeout=60)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fairlead.cli import main
-from harness.nodes import Deployed, play
+from harness.nodes import NodesDeployment, play
 from harness.served import served
 
 AGENT = {
@@ -44,7 +44,7 @@ def run(monkeypatch: pytest.MonkeyPatch, answer: Any, *words: str) -> int:
     return main.main(["chassis", *words])
 
 
-def test_a_table_for_people_and_json_for_programs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+def test_node_list_prints_a_table_or_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     assert run(monkeypatch, {"chassis": [WELL]}, "list") == 0
     head, row = capsys.readouterr().out.splitlines()
     assert head.split()[:4] == ["chassis", "host", "ports", "agent"]
@@ -73,7 +73,7 @@ def test_a_starved_agent_is_shown(
     ],
     ids=["silent", "starved", "failing", "dead", "expired", "not serving"],
 )
-def test_what_is_not_well_is_told_by_the_exit_code(monkeypatch: pytest.MonkeyPatch, row: Any):
+def test_unhealthy_node_sets_the_exit_code(monkeypatch: pytest.MonkeyPatch, row: Any):
     assert run(monkeypatch, {"chassis": [WELL, row]}, "list") == 3
     assert run(monkeypatch, row, "show", "one") == 3
     assert run(monkeypatch, WELL, "show", "one") == 0
@@ -86,20 +86,22 @@ def test_a_certificate_that_has_expired_is_shown(monkeypatch: pytest.MonkeyPatch
     assert ("until 2026-04-01T12:00:00Z" in well, "expired 2026-04-01T12:00:00Z" in over) == (True, True)
 
 
-def test_what_could_not_be_applied_is_shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+def test_apply_errors_and_proxies_of_a_node_are_shown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
     run(monkeypatch, {**WELL, "agent": {**AGENT, "unapplied": [FAILING]}}, "show", "one")
     told = capsys.readouterr().out
     assert "haproxy loadbalancer/web: no such file" in told
     assert "of net1 for project demo: serves 2 of 2 listeners" in told
 
 
-def test_a_node_is_enrolled_by_its_own_command(
+def test_enroll_command_writes_the_identity_and_a_token_works_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     own = tmp_path / "own" / "identity.pem"
     monkeypatch.setenv("FAIRLEAD_AGENT_IDENTITY_FILE", str(own))
 
-    async def story(stage: Deployed) -> None:
+    async def story(stage: NodesDeployment) -> None:
         (tmp_path / "token").write_text(await stage.token("one") + "\n")
         words = ["agent", "--enroll", str(tmp_path / "token")]
         assert await asyncio.to_thread(main.main, words) == 0
@@ -187,7 +189,7 @@ def test_a_plain_host_is_declared_listed_drained_and_removed(url: str, capsys: p
         (("undrain", "two"), 1, "`fairlead chassis host set`"),
     ],
 )
-def test_what_is_wrong_is_said_and_nothing_is_written(
+def test_invalid_host_command_is_rejected_and_stores_nothing(
     url: str, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], code: int, why: str
 ):
     ran(url, capsys, *ONE, *BEHIND)
@@ -197,7 +199,7 @@ def test_what_is_wrong_is_said_and_nothing_is_written(
     assert json.loads(ran(url, capsys, "host", "list", "--json")[1]) == [SHOWN]
 
 
-def test_help_says_what_a_prefix_is(url: str, capsys: pytest.CaptureFixture[str]):
+def test_host_set_help_explains_the_prefix_syntax(url: str, capsys: pytest.CaptureFixture[str]):
     code, told, _ = ran(url, capsys, "host", "set", "--help")
     assert (code, "CIDR[=PROJECT]" in told) == (0, True)
     assert "of this project alone, or of everybody" in " ".join(told.split())

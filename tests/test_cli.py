@@ -53,11 +53,13 @@ def test_every_command_has_help(capsys: pytest.CaptureFixture[str], argv: tuple[
     assert (code, "usage: fairlead" in out) == (0, True)
 
 
-def test_the_version(capsys: pytest.CaptureFixture[str]):
+def test_version_option_prints_the_version(capsys: pytest.CaptureFixture[str]):
     assert run(capsys, "--version") == (0, f"fairlead {__version__}\n", "")
 
 
-def test_the_configuration_is_printed_and_checked(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+def test_config_template_is_printed_and_check_reports_an_invalid_option(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
     assert "[ovn]" in run(capsys, "config", "template")[1]
     assert run(capsys, "server", "--check")[:2] == (0, "the configuration is valid\n")
     assert run(capsys, "agent", "--check")[:2] == (0, "the configuration is valid\n")
@@ -66,7 +68,7 @@ def test_the_configuration_is_printed_and_checked(capsys: pytest.CaptureFixture[
     assert (code, out, "is reachable from other hosts" in err) == (2, "", True)
 
 
-def test_a_password_file_is_checked_too(
+def test_check_reports_a_missing_or_malformed_password_file(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     monkeypatch.setenv("FAIRLEAD_SERVER_AUTHENTICATION", "http_basic")
@@ -79,7 +81,7 @@ def test_a_password_file_is_checked_too(
     assert (code, out, "users:1: a line is user:bcrypt hash:project:role" in err) == (2, "", True)
 
 
-def test_no_password_file_is_due_beside_a_keystone(
+def test_keystone_authentication_needs_no_user_password_file(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     (tmp_path / "password").touch(mode=0o600)
@@ -91,7 +93,7 @@ def test_no_password_file_is_due_beside_a_keystone(
 
 
 @pytest.mark.parametrize("argv", [("plan",), ("show", "web"), ("resync",)])
-def test_a_server_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str], argv: tuple[str, ...]):
+def test_unreachable_server_is_named_in_the_error(capsys: pytest.CaptureFixture[str], argv: tuple[str, ...]):
     code, out, err = run(capsys, *argv, "--url", "http://127.0.0.1:1")
     assert (code, out, "http://127.0.0.1:1 does not answer" in err) == (1, "", True)
 
@@ -170,7 +172,7 @@ def operator() -> Iterator[str]:
         thread.join()
 
 
-def test_what_is_not_as_it_should_be_is_told_by_dataplane(capsys: pytest.CaptureFixture[str], operator: str):
+def test_drift_and_errors_are_listed_by_dataplane(capsys: pytest.CaptureFixture[str], operator: str):
     code, out, err = run(capsys, "plan", "--url", operator)
     assert (code, out) == (3, "network/n in ovn\n  + Row a\n  - Row c\n  ~ Row b 1\n  > Row b 2\n")
     assert err == "1 owners differ\n"
@@ -190,7 +192,7 @@ def test_what_is_not_as_it_should_be_is_told_by_dataplane(capsys: pytest.Capture
     assert (code, out) == (0, "3 owners differed and are being mended (ovn: 1, toy: 2)\n")
 
 
-def test_rows_of_plain_hosts_are_told_by_host(capsys: pytest.CaptureFixture[str], operator: str):
+def test_plain_host_rows_are_listed_by_host(capsys: pytest.CaptureFixture[str], operator: str):
     code, out, _ = run(capsys, "show", "api", "--url", operator)
     assert (code, out.splitlines()) == (
         0,
@@ -215,7 +217,7 @@ def test_rows_of_plain_hosts_are_told_by_host(capsys: pytest.CaptureFixture[str]
     assert told["native"]["host/h2"] == {"w": "Way 2"}
 
 
-def test_an_agent_that_was_told_nothing_says_so(
+def test_agent_plan_without_a_host_or_server_state_is_an_error(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     code, _, err = run(capsys, "agent", "--plan")
@@ -226,7 +228,7 @@ def test_an_agent_that_was_told_nothing_says_so(
     assert (code, err.splitlines()[-1].startswith("fairlead: no server has told h1 anything")) == (1, True)
 
 
-def test_who_may_come_in_by_lxds_api(capsys: pytest.CaptureFixture[str], operator: str):
+def test_lxd_commands_manage_tokens_and_trusted_certificates(capsys: pytest.CaptureFixture[str], operator: str):
     code, out, _ = run(capsys, "lxd", "token", "laptop", "--project", "shop", "--url", operator)
     assert code == 0
     token = json.loads(base64.b64decode(out))
@@ -250,11 +252,11 @@ def test_who_may_come_in_by_lxds_api(capsys: pytest.CaptureFixture[str], operato
     assert err == "fairlead: 2 certificates are called 'twins'; name one by its fingerprint: aa11, bb22\n"
 
 
-def test_wrong_usage_is_2(capsys: pytest.CaptureFixture[str]):
+def test_unknown_command_exits_with_2(capsys: pytest.CaptureFixture[str]):
     assert run(capsys, "bogus")[0] == 2
 
 
-def test_a_switch_that_is_not_there_is_named(
+def test_unreachable_bridge_is_reported_by_agent_once(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     monkeypatch.setenv("FAIRLEAD_AGENT_RUN_DIR", str(tmp_path))
@@ -264,7 +266,9 @@ def test_a_switch_that_is_not_there_is_named(
 
 
 @pytest.mark.parametrize("words", [(), ("10.0.0.9:40000",), ("--to", "10.0.0.10:80"), ("a", "b", "--from", "c")])
-def test_a_trace_is_of_a_port_or_of_a_flow(capsys: pytest.CaptureFixture[str], words: tuple[str, ...]):
+def test_trace_rejects_incomplete_arguments_and_prints_the_syntax(
+    capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
+):
     code, out, err = run(capsys, "trace", *words)
     assert (code, out) == (1, "")
     assert "ADDRESS:PORT" in err
@@ -285,7 +289,7 @@ def test_a_trace_is_of_a_port_or_of_a_flow(capsys: pytest.CaptureFixture[str], w
         ),
     ],
 )
-def test_a_trace_says_which_hosts_may_not_know_of_it(
+def test_trace_names_the_hosts_with_unresponsive_agents(
     capsys: pytest.CaptureFixture[str], operator: str, port: int, doubt: str
 ):
     flow = f"10.0.0.9:{port}", "10.0.0.10:80"
@@ -302,7 +306,7 @@ def test_a_migrated_configuration_is_printed_byte_for_byte(capsys: pytest.Captur
     assert (code, out) == (0, '[server]\n\tlisten = "[::1]:80"\t# caf\u00e9\n\tallowed_hosts = "a:1"\n')
 
 
-def test_the_options_in_force_are_printed_as_toml(
+def test_effective_options_are_printed_as_toml(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     monkeypatch.setenv("FAIRLEAD_OVN_OWNER_TAG", "a\x7f\x85\u2028\tb")

@@ -21,7 +21,7 @@ from fairlead.config.renamed import FLAGS, OPTIONS, REMOVED, migrate
 from fairlead.model.documents.quota import ProbeLimits
 
 
-def test_the_template_is_a_file_that_works(tmp_path: Path):
+def test_configuration_template_is_valid_and_has_every_section(tmp_path: Path):
     path = tmp_path / "fairlead.toml"
     path.write_text(render_template())
     assert read_configuration(path, {}) == read_configuration(None, {})
@@ -37,11 +37,11 @@ def test_the_environment_wins_over_the_file(tmp_path: Path):
     assert (configuration.server.listen, configuration.network.mtu) == ("[::1]:2", 1400)
 
 
-def test_the_prober_changes_no_limit_of_probes():
+def test_prober_option_does_not_change_the_probe_limits():
     """A server with the defaults, and one whose agents probe, have the limits that the operator wrote."""
     for prober in ("ovn", "agents"):
         given = {"FAIRLEAD_HEALTH_PROBER": prober, "FAIRLEAD_HEALTH_MAX_PROBES_PER_SECOND": "7"}
-        assert read_configuration(None, given).health.limits == ProbeLimits(per_second=7)
+        assert read_configuration(None, given).health.limits == ProbeLimits(max_probes_per_second=7)
 
 
 KEYSTONE = {
@@ -224,14 +224,14 @@ BAD = [
 
 
 @pytest.mark.parametrize(("text", "environment", "words"), BAD, ids=lambda value: str(value)[:40])
-def test_an_error_names_option_and_value(tmp_path: Path, text: str, environment: dict[str, str], words: str):
+def test_configuration_error_names_option_and_value(tmp_path: Path, text: str, environment: dict[str, str], words: str):
     path = tmp_path / "fairlead.toml"
     path.write_text(text)
     with pytest.raises(BadConfiguration, match=re.escape(words)):
         read_configuration(path, environment)
 
 
-def test_what_other_parts_read_of_the_environment_is_no_mistake() -> None:
+def test_environment_variables_of_other_programs_are_accepted() -> None:
     """A server or an agent inherits what is for the lab, the demo or the command line."""
     sources = Path(fairlead.__file__).parent.rglob("*.py")
     words = {word for source in sources for word in re.findall(r"\bFAIRLEAD_[A-Z_]*[A-Z]\b", source.read_text())}
@@ -241,7 +241,7 @@ def test_what_other_parts_read_of_the_environment_is_no_mistake() -> None:
     assert Configuration() == read_configuration(None, dict.fromkeys(own, "x"))
 
 
-def test_a_file_that_is_not_there_is_a_mistake(tmp_path: Path):
+def test_missing_configuration_file_is_an_error(tmp_path: Path):
     with pytest.raises(BadConfiguration, match="No such file"):
         read_configuration(tmp_path / "nothing.toml", {})
 
@@ -250,17 +250,17 @@ def test_a_file_that_is_not_there_is_a_mistake(tmp_path: Path):
     ("listen", "local"),
     [("127.0.0.1:1", True), ("localhost:1", True), ("[::1]:1", True), ("unix:/x", True), ("10.0.0.1:1", False)],
 )
-def test_what_only_this_machine_can_reach(listen: str, local: bool):
+def test_local_listen_addresses_are_recognized(listen: str, local: bool):
     assert is_local(listen) is local
 
 
-def test_gateway_chassis_are_names_with_commas():
+def test_gateway_chassis_are_comma_separated():
     found = read_configuration(None, {"FAIRLEAD_OVN_GATEWAY_CHASSIS": "gw2, gw1,,gw1"})
     assert found.ovn.gateways == ("gw1", "gw2")
     assert Configuration().ovn.gateways == ()
 
 
-def test_passwords_are_served_in_the_clear_only_if_that_is_said(tmp_path: Path):
+def test_basic_auth_off_localhost_needs_tls_or_an_explicit_option(tmp_path: Path):
     given = {"FAIRLEAD_SERVER_AUTHENTICATION": "http_basic", "FAIRLEAD_SERVER_PASSWORD_FILE": "/x"}
     assert read_configuration(None, given).server.listen == "127.0.0.1:9876"
     everywhere = {**given, "FAIRLEAD_SERVER_LISTEN": "0.0.0.0:9876"}
@@ -272,7 +272,7 @@ def test_passwords_are_served_in_the_clear_only_if_that_is_said(tmp_path: Path):
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:5000", "http://127.0.0.1:5000/", "http://127.0.0.1:5000/v3/"])
-def test_keystone_may_be_said_with_its_version_or_without(url: str):
+def test_keystone_url_is_accepted_with_or_without_the_version(url: str):
     found = read_configuration(None, {**KEYSTONE, "FAIRLEAD_KEYSTONE_URL": url})
     assert found.keystone.root == "http://127.0.0.1:5000/v3"
 
@@ -286,12 +286,12 @@ def test_keystone_may_be_said_with_its_version_or_without(url: str):
         {"FAIRLEAD_KEYSTONE_URL": "http://10.0.0.1:5000", "FAIRLEAD_SERVER_ALLOW_INSECURE_AUTH": "true"},
     ],
 )
-def test_tokens_go_to_a_keystone_of_this_machine_or_by_https_or_if_that_is_said(more: dict[str, str]):
+def test_keystone_url_is_local_or_https_unless_insecure_is_allowed(more: dict[str, str]):
     assert read_configuration(None, {**KEYSTONE, **more}).server.authentication == "keystone"
 
 
 @pytest.mark.parametrize("option", ["SERVER_PASSWORD_FILE", "KEYSTONE_PASSWORD_FILE"])
-def test_passwords_beside_keystone_are_secrets_too(tmp_path: Path, option: str):
+def test_password_files_beside_keystone_are_checked_for_file_mode(tmp_path: Path, option: str):
     path = tmp_path / "password"
     path.touch(mode=0o600)
     right = tmp_path / "right"
@@ -305,7 +305,7 @@ def test_passwords_beside_keystone_are_secrets_too(tmp_path: Path, option: str):
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o604, 0o602, 0o601])
-def test_secrets_that_everybody_can_open_are_refused(tmp_path: Path, mode: int):
+def test_world_accessible_password_file_is_rejected(tmp_path: Path, mode: int):
     path = tmp_path / "users"
     path.touch()
     given = {"FAIRLEAD_SERVER_AUTHENTICATION": "http_basic", "FAIRLEAD_SERVER_PASSWORD_FILE": str(path)}
@@ -334,7 +334,7 @@ SECRETS = (
 
 
 @pytest.mark.parametrize("name", SECRETS)
-def test_each_secret_file_is_refused_if_everybody_can_open_it(tmp_path: Path, name: str):
+def test_world_accessible_secret_file_of_any_option_is_rejected(tmp_path: Path, name: str):
     path = tmp_path / "secret"
     path.touch(mode=0o600)
     section, _, option = name.partition(".")
@@ -347,7 +347,7 @@ def test_each_secret_file_is_refused_if_everybody_can_open_it(tmp_path: Path, na
         check_secrets(configuration)
 
 
-def test_an_option_that_sounds_secret_is_one():
+def test_options_named_like_secrets_are_checked_as_secrets():
     named = {
         f"{section}.{option.name}"
         for section, options in SECTIONS.items()
@@ -357,7 +357,7 @@ def test_an_option_that_sounds_secret_is_one():
     assert named == set(SECRETS)
 
 
-def test_keys_are_in_a_folder_into_which_not_everybody_writes(tmp_path: Path):
+def test_missing_or_world_writable_key_directory_is_rejected(tmp_path: Path):
     for folder, mode, words in (
         (tmp_path / "none", 0, "no such folder"),
         (tmp_path, 0o777, "writable for other users"),
@@ -385,14 +385,14 @@ VALUES = (
 
 
 @pytest.mark.parametrize(("name", "text", "value"), VALUES)
-def test_toml_types_are_accepted_where_they_fit(tmp_path: Path, name: str, text: str, value: object):
+def test_toml_types_are_accepted_where_the_option_allows(tmp_path: Path, name: str, text: str, value: object):
     section, _, option = name.partition(".")
     path = tmp_path / "fairlead.toml"
     path.write_text(f"[{section}]\n{option} = {text}\n")
     assert getattr(getattr(read_configuration(path, {}), section), option) == value
 
 
-def test_the_options_in_force_are_a_file_with_the_same_meaning(tmp_path: Path):
+def test_rendered_effective_options_parse_to_the_same_configuration(tmp_path: Path):
     given = {
         "FAIRLEAD_OVN_GATEWAY_CHASSIS": "gw2,gw1",
         "FAIRLEAD_OVN_IMPORT_NETWORKS": "no",
@@ -457,7 +457,7 @@ proxy_directory = "/run/proxies"
 """
 
 
-def test_a_file_with_former_names_is_migrated(tmp_path: Path):
+def test_file_with_renamed_options_is_migrated(tmp_path: Path):
     assert migrate(FORMER) == MIGRATED
     assert migrate(MIGRATED) == MIGRATED
     path = tmp_path / "fairlead.toml"
@@ -470,12 +470,12 @@ def test_a_file_with_former_names_is_migrated(tmp_path: Path):
     "text",
     ["probes.by = 'agents'\n", "probes = {by = 'agents'}\n", '[server]\nlisten = """\n[probes]\n"""\nhosts = "a:1"\n'],
 )
-def test_a_former_name_that_cannot_be_rewritten_is_an_error(text: str):
+def test_renamed_option_that_migrate_cannot_rewrite_is_an_error(text: str):
     with pytest.raises(ValueError, match=r"^(health|server)\..*: write each option as a line of its own"):
         migrate(text)
 
 
-def test_every_former_name_has_a_successor():
+def test_every_renamed_option_has_a_successor():
     options = {f"{section}.{option.name}" for section, each in SECTIONS.items() for option in fields(each)}
     assert set(OPTIONS.values()) <= options
     assert not OPTIONS.keys() & options
@@ -488,7 +488,7 @@ def test_every_option_has_a_default_of_its_type():
             assert option.metadata["type"].parse(option.default) == option.default, option.name
 
 
-def test_the_documentation_lists_every_former_name():
+def test_documentation_lists_every_renamed_option():
     text = (Path(__file__).parents[1] / "docs/reference/renamed-options.md").read_text()
     rows = dict(re.findall(r"^\| `(\S+)` \| `(\S+)` \|$", text, re.MULTILINE))
     assert rows == dict(OPTIONS)

@@ -103,7 +103,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("file", "line", "contract"), PLANTS.values(), ids=list(PLANTS))
-def test_a_planted_import_breaks_a_contract(told: dict[str, str], file: str, line: str, contract: str) -> None:
+def test_forbidden_import_breaks_its_contract(told: dict[str, str], file: str, line: str, contract: str) -> None:
     """The report names the import, or the undeclared module."""
     (said,) = (text for title, text in told.items() if contract in title)
     module = "fairlead." + file.removesuffix(".py").replace("/", ".")

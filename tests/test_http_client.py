@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from fairlead.http import client
-from fairlead.http.client import LARGEST_ANSWER, Answer, NoAnswer, NotTrusted, Place, ask
-from harness.front_ends.keystone_recorded import OF_SHOP, Playing, playing, token
+from fairlead.http.client import MAX_RESPONSE_BYTES, HttpEndpoint, HttpResponse, NoAnswer, NotTrusted, send_request
+from harness.front_ends.keystone_recorded import SHOP_SCOPE, ReplayedKeystone, replayed_keystone, token
 from harness.loops import LOOPS, run_on
-from harness.probed import full
+from harness.probed import full_backlog
 from harness.tls_files import certificate
 
 
@@ -23,7 +23,7 @@ def run(request: pytest.FixtureRequest) -> Callable[[Coroutine[Any, Any, Any]], 
     return partial(run_on, request.param)
 
 
-async def answered(raw: bytes, *, ends: bool = True) -> Answer:
+async def answered(raw: bytes, *, ends: bool = True) -> HttpResponse:
     """Return the result of these bytes."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -37,11 +37,11 @@ async def answered(raw: bytes, *, ends: bool = True) -> Answer:
         except ConnectionError:
             pass  # the client closed the connection
         finally:
-            writer.transport.abort() if len(raw) > LARGEST_ANSWER else writer.close()
+            writer.transport.abort() if len(raw) > MAX_RESPONSE_BYTES else writer.close()
 
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
-        return await ask(Place(url=f"http://127.0.0.1:{port}/v3"), "GET /x", {})
+        return await send_request(HttpEndpoint(url=f"http://127.0.0.1:{port}/v3"), "GET /x", {})
 
 
 GOOD = {
@@ -52,7 +52,7 @@ GOOD = {
 
 
 @pytest.mark.parametrize("raw", GOOD.values(), ids=GOOD)
-def test_an_answer_is_status_headers_and_body(run, raw: bytes):
+def test_response_has_status_headers_and_body(run, raw: bytes):
     found = run(answered(raw, ends=False))
     assert (found.status, found.headers["x-subject-token"], found.body) == (404, "t", b"hello")
 
@@ -67,48 +67,48 @@ BAD = {
 
 
 @pytest.mark.parametrize(("raw", "words"), BAD.values(), ids=BAD)
-def test_what_is_no_answer(run, raw: bytes, words: str):
+def test_malformed_response_is_an_error(run, raw: bytes, words: str):
     with pytest.raises(NoAnswer, match=words):
         run(answered(raw))
 
 
-def test_a_server_that_says_nothing_is_not_waited_for(run, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(client, "PATIENCE", 0.1)
+def test_incomplete_response_times_out(run, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(client, "TIMEOUT", 0.1)
     with pytest.raises(NoAnswer, match="no answer within"):
         run(answered(b"HTTP/1.1 200 OK\r\n", ends=False))
 
 
-def test_one_that_does_not_even_accept_is_not_waited_for(run, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(client, "PATIENCE", 0.2)
-    with full(4) as port, pytest.raises(NoAnswer):
-        run(ask(Place(url=f"http://127.0.0.1:{port}/v3"), "GET /x", {}))
+def test_connection_that_is_never_accepted_times_out(run, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(client, "TIMEOUT", 0.2)
+    with full_backlog(4) as port, pytest.raises(NoAnswer):
+        run(send_request(HttpEndpoint(url=f"http://127.0.0.1:{port}/v3"), "GET /x", {}))
 
 
-def test_nobody_there(run):
+def test_refused_connection_is_an_error(run):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         with pytest.raises(NoAnswer):
-            run(ask(Place(url=f"http://127.0.0.1:{probe.getsockname()[1]}/v3"), "GET /x", {}))
+            run(send_request(HttpEndpoint(url=f"http://127.0.0.1:{probe.getsockname()[1]}/v3"), "GET /x", {}))
 
 
 @pytest.mark.parametrize("believed", ["right", "wrong"])
-def test_by_tls_only_who_is_vouched_for_is_asked(run, tmp_path: Path, believed: str):
+def test_untrusted_server_certificate_gets_no_request(run, tmp_path: Path, believed: str):
     right, wrong = certificate(tmp_path, "right"), certificate(tmp_path, "wrong")
     serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     serving.load_cert_chain(right)
     trusted = ssl.create_default_context(cafile=str({"right": right, "wrong": wrong}[believed]))
-    play = Playing()
-    play.tokens["t"] = token("reader", **OF_SHOP)
+    play = ReplayedKeystone()
+    play.tokens["t"] = token("reader", **SHOP_SCOPE)
 
     async def story() -> int:
-        async with playing(play, serving) as port:
-            place = Place(url=f"https://127.0.0.1:{port}/v3", tls=trusted)
-            headers = {"X-Auth-Token": play.own, "X-Subject-Token": "t"}
-            return (await ask(place, "GET /auth/tokens?nocatalog", headers)).status
+        async with replayed_keystone(play, serving) as port:
+            place = HttpEndpoint(url=f"https://127.0.0.1:{port}/v3", tls=trusted)
+            headers = {"X-Auth-Token": play.service_token, "X-Subject-Token": "t"}
+            return (await send_request(place, "GET /auth/tokens?nocatalog", headers)).status
 
     if believed == "right":
         assert run(story()) == 200
     else:
         with pytest.raises(NotTrusted, match="certificate is not trusted"):
             run(story())
-        assert play.asked == []
+        assert play.validated_tokens == []

@@ -51,7 +51,7 @@ def asked(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, st
 
 
 @pytest.mark.parametrize("kind", ["http", "https", "everywhere", "unix"])
-def test_it_asks_where_the_configuration_says(
+def test_liveness_command_queries_the_configured_listen_address(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     port = free_port()
@@ -60,7 +60,7 @@ def test_it_asks_where_the_configuration_says(
     server = OnSocket(f"{tmp_path}/it.socket", Answers) if kind == "unix" else HTTPServer(("127.0.0.1", port), Answers)
     if kind in ("https", "everywhere"):
         issued = Authority().issue("elsewhere.example")  # valid for the name that callers use
-        (tmp_path / "it.pem").write_text(issued.whole)
+        (tmp_path / "it.pem").write_text(issued.certificate_and_key)
         (tmp_path / "users").write_text("")
         for name, path in (("TLS_CERTIFICATE", "it.pem"), ("TLS_KEY", "it.pem"), ("PASSWORD_FILE", "users")):
             monkeypatch.setenv(f"FAIRLEAD_SERVER_{name}", str(tmp_path / path))

@@ -13,7 +13,7 @@ def make_record(**extra: object) -> logging.LogRecord:
     return logger.makeRecord("fairlead.x", logging.INFO, "f.py", 1, "did %s\nnow", ("it",), None, extra=extra)
 
 
-def test_a_record_is_one_line_with_its_fields():
+def test_log_record_is_one_json_line_with_its_fields():
     text = JsonFormatter().format(make_record(fields={"owner": "network/a", "milliseconds": 1.5}))
     assert "\n" not in text
     facts = json.loads(text)
@@ -27,7 +27,7 @@ def test_a_record_is_one_line_with_its_fields():
     }
 
 
-def test_an_exception_is_in_its_record():
+def test_log_record_contains_its_exception():
     try:
         raise ValueError("odd")
     except ValueError as error:
@@ -36,7 +36,7 @@ def test_an_exception_is_in_its_record():
     assert "ValueError: odd" in json.loads(JsonFormatter().format(record))["exception"]
 
 
-def test_what_callers_chose_is_one_line_and_not_too_long():
+def test_caller_chosen_values_stay_on_one_bounded_log_line():
     """Values that callers chose stay on one bounded line, without cursor movements or text direction marks, in both
     formats."""
     chosen = "x\n2026-01-01 00:00:00 INFO all is well\x1b[2J\x9b2J\u202egnp\u2028\udcff" + "a" * 10_000
@@ -56,7 +56,7 @@ def test_what_callers_chose_is_one_line_and_not_too_long():
     assert "\n" not in JsonFormatter().format(record)
 
 
-def test_some_records_a_minute_and_how_many_did_not_come():
+def test_warnings_are_rate_limited_and_errors_are_not():
     log, found = logging.Logger("x"), list[str]()
     log.addFilter(RateLimit(2))
     handler = logging.Handler()
@@ -68,7 +68,7 @@ def test_some_records_a_minute_and_how_many_did_not_come():
     assert found == ["it 0", "it 1", "always"]
 
 
-def test_the_audit_has_a_file_of_its_own_that_can_be_moved_away(tmp_path: Path):
+def test_audit_log_has_its_own_file_and_survives_rotation(tmp_path: Path):
     path = tmp_path / "audit"
     logger = logging.getLogger(AUDIT)
     before, level = logger.handlers[:], logger.level
@@ -88,7 +88,7 @@ def test_the_audit_has_a_file_of_its_own_that_can_be_moved_away(tmp_path: Path):
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_an_audit_file_that_was_there_is_not_everybodys_and_one_that_cannot_be_made_fails_nobody(tmp_path: Path):
+def test_audit_file_mode_is_tightened_and_a_missing_folder_is_tolerated(tmp_path: Path):
     path = tmp_path / "logs" / "audit"
     path.parent.mkdir()
     path.touch(mode=0o644)

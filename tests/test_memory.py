@@ -7,19 +7,19 @@ from pathlib import Path
 import pytest
 from immutables import Map
 
-from fairlead.agent_protocol.slice_lines import Slice
-from fairlead.api.agents.document_cache import Texts
-from fairlead.api.agents.push_channel import Channel
+from fairlead.agent_protocol.slice_lines import SliceBuilder
+from fairlead.api.agents.document_cache import DocumentCache
+from fairlead.api.agents.push_channel import PushChannel
 from fairlead.model.documents.chassis import Chassis
 from fairlead.model.documents.loadbalancer import LoadBalancer
 from fairlead.model.documents.owner import Kind, Owner
 from fairlead.model.registry.changeset import Changes, apply_changes
 from fairlead.model.registry.facts import CHASSIS
 from fairlead.model.snapshot import Snapshot
-from fairlead.runtime.steps import at_once
+from fairlead.runtime.steps import run_to_completion
 from fairlead.store.model import Model
 from fairlead.store.sqlite import SqliteStore
-from harness.front_ends.agent_channel import Listener
+from harness.front_ends.agent_channel import AgentEnd
 from harness.language import parse_model
 from harness.waiting import eventually
 
@@ -44,57 +44,57 @@ def in_memory() -> list[str]:
 
 
 @pytest.mark.thorough
-def test_lines_go_with_their_documents():
+def test_cached_texts_are_dropped_with_their_documents():
     others = Changes(puts=tuple(each for each in DOCUMENTS.values() if each is not WEB))
     snapshot = apply_changes(Snapshot(), others, 1)
-    texts = Texts(lambda: snapshot)
+    texts = DocumentCache(lambda: snapshot)
     for number in range(CYCLES):
         web, owner = named(number), Owner(Kind.LOAD_BALANCER, f"fleeting{number}")
         snapshot = apply_changes(snapshot, Changes(puts=(web,)), snapshot.revision + 1)
         assert texts.text(snapshot, owner) is texts.text(snapshot, owner)
         snapshot = apply_changes(snapshot, Changes(deletes=(owner,)), snapshot.revision + 1)
-        texts.forget([owner])
+        texts.invalidate([owner])
     del web
     assert (0, 0, []) == (len(texts), texts._cached, in_memory())
 
 
-def test_a_list_that_is_sent_in_pieces_keeps_no_line_of_what_is_deleted_meanwhile():
+def test_list_sent_in_pieces_caches_no_text_of_a_deleted_document():
     snapshot = apply_changes(Snapshot(), Changes(puts=tuple(DOCUMENTS.values())), 1)
-    texts, old = Texts(lambda: snapshot), snapshot
+    texts, old = DocumentCache(lambda: snapshot), snapshot
     reach = frozenset({"net1"})
     pieces = texts.documents_at(old, reach)
     owner = Owner(Kind.LOAD_BALANCER, WEB.id)
     snapshot = apply_changes(snapshot, Changes(deletes=(owner,)), 2)
-    texts.forget([owner])
+    texts.invalidate([owner])
     assert b'"web"' in b"".join(pieces)
     assert {Kind.NETWORK, Kind.PORT} == {each.kind for each in texts._texts}
     assert texts._shared_of is None
 
 
-def test_lines_of_proxies_go_with_their_host():
+def test_cached_proxy_texts_are_dropped_with_their_host():
     hosts = parse_model("host one 1 10.20.0.21 10.1.0.0/24\n", {})[0]
     (host,) = hosts.values()
     snapshot = Snapshot(agents=Map({"one": None}))
-    texts = Texts(lambda: snapshot)
+    texts = DocumentCache(lambda: snapshot)
     for number in range(10):
         one = replace(host, name=f"host{number}")
         owner = Owner(Kind.HOST, one.name)
         snapshot = replace(apply_changes(snapshot, Changes(puts=(one,)), 1), agents=Map({one.name: None}))
         assert b"".join(texts.host_proxies(snapshot, [one.name]))
         snapshot = apply_changes(snapshot, Changes(deletes=(owner,)), 2)
-        texts.forget([owner])
+        texts.invalidate([owner])
     assert {} == texts._proxies_lines
 
 
 @pytest.mark.parametrize("follows", [True, False])
-async def test_a_server_keeps_nothing_of_deleted_load_balancers_for_its_agents(tmp_path: Path, follows: bool):
+async def test_server_keeps_no_memory_of_deleted_load_balancers_for_agents(tmp_path: Path, follows: bool):
     store = await SqliteStore.open(tmp_path / "store.db")
     model = await Model.load(store, check=lambda snapshot, owner: None)
-    channel = Channel(model, "epoch", frame=bytes)
+    channel = PushChannel(model, "epoch", frame=bytes)
     await model.write(lambda _: Changes(puts=tuple(each for each in DOCUMENTS.values() if each is not WEB)))
     one = Chassis(name="one", host="one.example", ports=Map({"vm": True}))
-    at_once(model.observe(CHASSIS, {"one": one}))
-    agent = Listener(channel, Slice("one"))
+    run_to_completion(model.observe(CHASSIS, {"one": one}))
+    agent = AgentEnd(channel, SliceBuilder("one"))
     for number in range(STORED_CYCLES):
         agent.slice.cursor = ""  # it receives everything
         agent.listen()
@@ -105,7 +105,7 @@ async def test_a_server_keeps_nothing_of_deleted_load_balancers_for_its_agents(t
             agent.listen()
         await eventually(lambda: not channel.writing)
         if not follows:
-            channel.end("one")
+            channel.remove("one")
         await model.write(lambda _, owner=owner: Changes(deletes=(owner,)))
     await eventually(lambda: not channel.writing)
     del web, agent  # their own documents would be counted

@@ -27,7 +27,7 @@ def _scripts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(SCRIPTS)
 
 
-def test_every_text_is_found_once():
+def test_every_mutant_matches_its_source_exactly_once():
     mutate = importlib.import_module("mutate")
     sources = ROOT / "src" / "fairlead"
     found = {each.name: (sources / each.file).read_text().count(each.before) for each in mutate.MUTANTS}
@@ -46,14 +46,16 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 @pytest.mark.parametrize(
     ("before", "after", "found"), [("2 * each", "3 * each", (6, 3)), ("min(number", "max(number", (4, 7))]
 )
-def test_functions_are_changed_wherever_they_are(toy: ModuleType, before: str, after: str, found: tuple[int, int]):
+def test_planted_mutant_changes_functions_already_imported(
+    toy: ModuleType, before: str, after: str, found: tuple[int, int]
+):
     doubled, limited = toy.doubled, toy.Toy().limited
-    assert importlib.import_module("planting").planted("planted_toy", before, after)
+    assert importlib.import_module("planting").plant_bug("planted_toy", before, after)
     assert (doubled(2), limited(7)) == found
 
 
 @pytest.mark.parametrize(
     ("before", "after"), [("LIMIT = 3", "LIMIT = 4"), ("class Toy:", "class Toy(list):"), ("=", "=")]
 )
-def test_what_only_an_import_makes_is_not_planted(toy: ModuleType, before: str, after: str):
-    assert not importlib.import_module("planting").planted(toy.__name__, before, after)
+def test_import_time_code_is_not_planted(toy: ModuleType, before: str, after: str):
+    assert not importlib.import_module("planting").plant_bug(toy.__name__, before, after)

@@ -12,13 +12,13 @@ EXAMPLE = Path(__file__).parents[1] / "examples" / "native"
 
 
 @pytest.mark.parametrize("file", ["frr.conf", "bird.conf"])
-def test_the_example_is_the_labs_first_host(file: str) -> None:
+def test_rendered_example_equals_the_first_lab_host(file: str) -> None:
     written = subprocess.run([EXAMPLE / "render", file], check=True, capture_output=True, text=True).stdout
     assert "@" not in written
     assert written == routing.render_host(plan_hosts(1)[0], file)
 
 
-def test_a_host_of_ones_own_is_rendered_from_anywhere(tmp_path: Path) -> None:
+def test_custom_host_file_is_rendered_from_any_directory(tmp_path: Path) -> None:
     mine = tmp_path / "mine"
     mine.write_text((EXAMPLE / "host").read_text().replace("AS=65101", "AS=65200"))
     written = subprocess.run([EXAMPLE / "render", "frr.conf", mine], check=True, capture_output=True, text=True)

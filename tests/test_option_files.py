@@ -11,7 +11,7 @@ import pytest
 
 from fairlead.cli.main import main
 from fairlead.config.load import BadConfiguration
-from fairlead.config.option_files import OF_AGENTS, OF_SERVERS, check_files, option_files
+from fairlead.config.option_files import AGENT_SECTIONS, SERVER_SECTIONS, check_files, option_files
 from fairlead.config.options import SECTIONS, Configuration, PathKind
 from harness.certificates import Authority, key_pem, new_key
 
@@ -39,7 +39,7 @@ def make_files(folder: Path) -> dict[str, str]:
     content = {
         PathKind.CERTIFICATE: issued.pem,
         PathKind.KEY: key_pem(issued.key),
-        PathKind.IDENTITY: issued.whole,
+        PathKind.IDENTITY: issued.certificate_and_key,
         PathKind.AUTHORITIES: authority.pem,
         PathKind.USERS: USERS,
         PathKind.PASSWORD: "secret\n",
@@ -73,7 +73,7 @@ def program_of(option: str) -> str:
     return "agent" if option.startswith("agent.") else "server"
 
 
-def test_options_that_sound_like_files_are_declared_as_such():
+def test_options_that_look_like_paths_are_declared_as_paths():
     sounding = re.compile(r"^(file with|file that|folder)\b|\bPATH: a|\(PEM\)", re.IGNORECASE)
     names = re.compile(r"(_|^)(file|key|ca|certificate|authority|identity|path|dir|directory)$")
     found = {
@@ -87,17 +87,17 @@ def test_options_that_sound_like_files_are_declared_as_such():
     assert found - PATHS.keys() == set()
 
 
-def test_files_that_can_be_used_are_right(
+def test_usable_option_files_pass_the_check(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     give(monkeypatch, {**make_files(tmp_path), **ANNOUNCED})
     assert check(capsys) == (0, "the configuration is valid\n")
     assert check(capsys, "agent") == (0, "the configuration is valid\n")
-    assert {each.option for each in option_files(Configuration(), (*OF_SERVERS, *OF_AGENTS))} <= PATHS.keys()
+    assert {each.option for each in option_files(Configuration(), (*SERVER_SECTIONS, *AGENT_SECTIONS))} <= PATHS.keys()
 
 
 @pytest.mark.parametrize("option", PATHS)
-def test_each_file_is_opened(
+def test_unopenable_file_of_any_option_is_reported(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, option: str
 ):
     files = {**make_files(tmp_path), **ANNOUNCED}
@@ -114,7 +114,7 @@ def test_each_file_is_opened(
 @pytest.mark.parametrize(
     "option", [each for each, kind in PATHS.items() if kind not in (PathKind.FILE, PathKind.STORE)]
 )
-def test_each_file_is_read(
+def test_invalid_content_in_a_file_of_any_option_is_reported(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, option: str
 ):
     files = {**make_files(tmp_path), **ANNOUNCED}
@@ -135,7 +135,7 @@ def test_each_file_is_read(
         ("ovn.certificate", "ovn.private_key"),
     ],
 )
-def test_a_certificate_and_its_key_match(
+def test_certificate_that_does_not_match_its_key_is_reported(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, certificate: str, key: str
 ):
     files = {**make_files(tmp_path), **ANNOUNCED}
@@ -164,7 +164,7 @@ def test_a_key_with_a_pass_phrase_is_named(
     "option",
     [each for each, kind in PATHS.items() if kind in (PathKind.CERTIFICATE, PathKind.IDENTITY, PathKind.AUTHORITIES)],
 )
-def test_a_certificate_that_has_expired_is_named(tmp_path: Path, option: str):
+def test_certificate_outside_its_validity_period_is_reported(tmp_path: Path, option: str):
     files = {**make_files(tmp_path), **ANNOUNCED}
     section, _, name = option.partition(".")
     given: dict[str, Any] = {name: files[option]}

@@ -13,7 +13,7 @@ import pytest
 
 import fairlead
 from fairlead.cli.main import _make_parser, main
-from fairlead.octavia_plugin.findings import Finding, What, sentence
+from fairlead.octavia_plugin.findings import Finding, FindingType, sentence
 from fairlead.runtime.terminal import escaped, table
 
 HOSTILE = "web\x1b[2K\x1b]0;owned\x07\r\x9b2K\nFAKE line\u2028\u2029FAKE\u202e\u2066drows\u200f\u061c\x7f\x85"
@@ -145,7 +145,7 @@ def leaves(parser: argparse.ArgumentParser, words: str = "") -> Iterator[str]:
         yield words
 
 
-def test_every_command_is_walked():
+def test_every_command_with_tenant_data_is_covered():
     commands = set(leaves(_make_parser()))
     lab = {each for each in commands if each.startswith("lab ")}
     assert commands - PRINTED.keys() - lab == NO_TENANT
@@ -171,7 +171,7 @@ QUIET = ("chassis enroll", "chassis revoke", "chassis drain", "chassis undrain",
 
 
 @pytest.mark.parametrize("words", [each for typed in PRINTED.values() for each in typed])
-def test_no_command_prints_what_acts(words: str, printed: Callable[[str], str]):
+def test_no_command_prints_control_characters_or_forged_lines(words: str, printed: Callable[[str], str]):
     text = printed(words)
     assert sorted((CONTROL - {"\n"}) & set(text)) == []
     assert "owned" in text or words.startswith(QUIET), text
@@ -182,25 +182,25 @@ def test_no_command_prints_what_acts(words: str, printed: Callable[[str], str]):
     "words",
     ["show refused", "chassis show refused", "lxd forget refused", "pool show refused"],
 )
-def test_no_refusal_prints_what_acts(words: str, printed: Callable[[str], str]):
+def test_no_error_message_prints_control_characters(words: str, printed: Callable[[str], str]):
     text = printed(words)
     assert sorted((CONTROL - {"\n"}) & set(text)) == []
     assert ("owned" in text, text.count("\n")) == (True, 1), text
 
 
-@pytest.mark.parametrize("what", What)
-def test_what_differs_in_octavia_is_one_harmless_line(what: What):
+@pytest.mark.parametrize("what", FindingType)
+def test_octavia_difference_is_one_line_without_control_characters(what: FindingType):
     place = {"addresses": [HOSTILE], "network": HOSTILE}
-    seen = place if what in (What.ORPHAN, What.KEPT_ORPHAN) else HOSTILE
+    seen = place if what in (FindingType.ORPHAN, FindingType.KEPT_ORPHAN) else HOSTILE
     found = Finding(what=what, balancer="1", id="2", attribute="name", octavia=seen, fairlead=HOSTILE)
     assert sorted(CONTROL & set(sentence(found))) == []
 
 
-def test_tables_are_even_whatever_is_in_them():
+def test_table_columns_are_aligned_with_hostile_values():
     assert table([("A", "B"), (HOSTILE, "x"), ("y", "z")])[2].index("z") == len(escaped(HOSTILE)) + 2
 
 
-def test_only_one_module_prints():
+def test_only_the_terminal_module_prints():
     """A line that is printed elsewhere would go past it."""
     root = Path(fairlead.__file__).parent
     printing = set()

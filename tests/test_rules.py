@@ -26,17 +26,17 @@ KEPT = (
 )
 
 
-def test_every_module():
+def test_all_test_modules_follow_the_rules():
     findings = [str(finding) for path, tree in sources_of_tests() for finding in check_module(path, tree)]
     assert findings == []
 
 
 @pytest.mark.parametrize("source", BROKEN)
-def test_what_is_found(source: str):
+def test_violation_of_a_test_rule_is_found(source: str):
     found = [finding.text for finding in check_module("toy/test_toy.py", ast.parse(source))]
     assert any(text.startswith(BROKEN[source]) for text in found), found
 
 
 @pytest.mark.parametrize("source", KEPT)
-def test_what_is_allowed(source: str):
+def test_allowed_code_passes_the_test_rules(source: str):
     assert [*check_module("toy/test_toy.py", ast.parse(source))] == []

@@ -37,7 +37,7 @@ def rows(timed: Path) -> list[dict[str, object]]:
     return found
 
 
-def test_a_row_for_each_target(timed: Path):
+def test_timed_script_records_one_row_per_target(timed: Path):
     assert run(timed, "good", "true").returncode == 0
     assert run(timed, "bad", "sh", "-c", "exit 3").returncode == 3
     assert [(row["name"], row["code"]) for row in rows(timed)] == [("good", 0), ("bad", 3)]
@@ -58,7 +58,7 @@ if os.fork() == 0:
 """
 
 
-def test_processor_time_of_a_daemon_counts(timed: Path, tmp_path: Path):
+def test_cpu_time_of_a_daemon_is_counted(timed: Path, tmp_path: Path):
     """CPU time of a daemon counts, although it outlives its parent; the record has at least the time that it measured
     itself."""
     done = tmp_path / "done"
@@ -77,7 +77,7 @@ def test_a_process_that_outlives_its_target_is_a_failure(timed: Path):
     subprocess.run(["kill", pid[1]], check=True)
 
 
-def test_parts_that_a_change_needs():
+def test_changed_file_selects_the_parts_to_run():
     parts = importlib.import_module("parts")
     needed = {
         "src/fairlead/octavia_plugin/driver.py": {"tempest", "neutron", "octavia"},
@@ -112,13 +112,13 @@ def flaky(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 @pytest.mark.thorough
-def test_modules_that_wait_for_something(flaky: ModuleType):
+def test_modules_with_waiting_tests_are_found(flaky: ModuleType):
     found = flaky.waiting_modules()
     assert "tests/lab/test_balancing.py" in found
     assert "tests/model/test_slots.py" not in found
 
 
-def test_rounds_go_on_where_they_were_ended(
+def test_interrupted_rounds_resume_without_repeating_finished_modules(
     flaky: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     """Interrupted rounds continue without repeating a module; module b fails in its second run."""
@@ -142,7 +142,7 @@ def test_rounds_go_on_where_they_were_ended(
     }
 
 
-def test_private_language_is_counted_in_prose_alone(tmp_path: Path):
+def test_private_language_is_counted_in_prose_only(tmp_path: Path):
     prose = importlib.import_module("prose")
     module = tmp_path / "module.py"
     module.write_text(

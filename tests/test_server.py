@@ -23,24 +23,24 @@ from fairlead.model.registry.changeset import Changes
 from fairlead.model.snapshot import Snapshot
 from fairlead.server.central import CentralDataplane
 from fairlead.server.listening import open_socket
-from fairlead.server.ovn import NETWORKS_UNHEARD, PORTS_UNHEARD, PROBES_UNHEARD, OvnControl
-from fairlead.server.process import MAX_LOGGED, log_large_proxies, refuse_strangers
+from fairlead.server.ovn import MISSING_NETWORKS, MISSING_PORTS, MISSING_PROBES, OvnControl
+from fairlead.server.process import MAX_LOGGED, check_provider_names, log_large_proxies
 from fairlead.store.interface import StoreUnavailable
 from fairlead.store.model import Model
 from fairlead.store.sqlite import SqliteStore
 from harness.balancer import some_balancer
 from harness.story import parse_model
-from harness.waiting import eventually, turns
+from harness.waiting import eventually, run_ready_tasks
 
 
 @pytest.mark.parametrize("listen", ["127.0.0.1:0", "[::1]:0", "localhost:0"])
-def test_an_address_with_a_port(listen: str):
+def test_tcp_address_with_port_is_opened(listen: str):
     with open_socket(listen) as listener:
         listener.listen()
         assert listener.getsockname()[1] > 0
 
 
-def test_a_unix_socket_is_for_owner_and_group_and_a_dead_one_is_replaced(tmp_path: Path):
+def test_unix_socket_has_mode_0660_and_a_stale_one_is_replaced(tmp_path: Path):
     path = tmp_path / "api.sock"
     open_socket(f"unix:{path}").close()
     with open_socket(f"unix:{path}") as listener:
@@ -59,26 +59,26 @@ def test_an_address_in_use_is_named():
             open_socket(listen)
 
 
-def test_a_name_of_a_provider_that_load_balancers_have_may_not_go():
+def test_provider_name_in_use_cannot_be_removed():
     """A provider name in use cannot be removed, because the meaning of its load balancers' rows would be unknown."""
     whole = some_balancer("0", "p")
     balancers = [replace(whole, id=str(number), provider=name) for number, name in enumerate(("gold", "ovn", "gold"))]
     snapshot = Snapshot(load_balancers=Map({each.id: each for each in balancers}))
-    refuse_strangers(snapshot, parse_names("ovn=ovn,gold=ovn", "ovn"))
+    check_provider_names(snapshot, parse_names("ovn=ovn,gold=ovn", "ovn"))
     with pytest.raises(BadConfiguration, match=r"load balancers are stored with other names: 'gold' \(2\); name these"):
-        refuse_strangers(snapshot, parse_names("ovn=ovn", "ovn"))
+        check_provider_names(snapshot, parse_names("ovn=ovn", "ovn"))
 
 
-def test_what_leads_to_proxies_needs_agents_that_run_them():
+def test_load_balancers_with_proxies_need_agents_as_probers():
     whole = some_balancer("0", "p")
     led = replace(
         whole, provider="fairlead", listeners=tuple(replace(each, proxy_port=2000) for each in whole.listeners)
     )
     snapshot = Snapshot(load_balancers=Map({led.id: led}))
     names = parse_names("fairlead=fairlead", "fairlead")
-    refuse_strangers(snapshot, names)
+    check_provider_names(snapshot, names)
     with pytest.raises(BadConfiguration, match=r"1 load balancers need proxies, which agents run: set health\.prober"):
-        refuse_strangers(snapshot, without_proxies(names))
+        check_provider_names(snapshot, without_proxies(names))
 
 
 @pytest.mark.parametrize(
@@ -86,15 +86,15 @@ def test_what_leads_to_proxies_needs_agents_that_run_them():
     [
         (("network net1 10.0.0.0/24",), ""),
         (("network net1 10.0.0.0/24", "web vip=10.0.0.10 on=net1 tcp:80=-"), ""),
-        (("network net1 10.0.0.0/24", "port vm1 net1 10.0.0.11"), PORTS_UNHEARD),
+        (("network net1 10.0.0.0/24", "port vm1 net1 10.0.0.11"), MISSING_PORTS),
         (
             ("network net1 10.0.0.0/24", "web vip=10.0.0.10 on=net1 tcp:80{monitor=TCP}=a/10.0.0.11:80"),
-            PROBES_UNHEARD,
+            MISSING_PROBES,
         ),
     ],
     ids=["nobody", "the port of a VIP", "a port that waits for a node", "a monitor"],
 )
-async def test_silence_counts_while_somebody_waits_for_what_is_observed(
+async def test_missing_ovn_observations_are_reported_only_when_needed(
     tmp_path: Path, documents: tuple[str, ...], what: str
 ):
     store = await SqliteStore.open(tmp_path / "s.db")
@@ -103,12 +103,12 @@ async def test_silence_counts_while_somebody_waits_for_what_is_observed(
     await model.write(lambda _: Changes(puts=tuple(found.values())))
     options = Configuration(ovn=OvnOptions(northbound=f"unix:{tmp_path}/nothing.sock"))
     now = OvnControl(OVN, model, options).condition()
-    assert (now.unheard > 0, now.unheard_of) == (bool(what), what)
+    assert (now.facts_missing_seconds > 0, now.missing_facts) == (bool(what), what)
     await store.close()
 
 
-@pytest.mark.parametrize(("follow", "what"), [(True, NETWORKS_UNHEARD), (False, "")])
-async def test_silence_counts_while_a_load_balancer_is_on_a_network_of_others(tmp_path: Path, follow: bool, what: str):
+@pytest.mark.parametrize(("follow", "what"), [(True, MISSING_NETWORKS), (False, "")])
+async def test_missing_imported_networks_are_reported_for_a_load_balancer(tmp_path: Path, follow: bool, what: str):
     store = await SqliteStore.open(tmp_path / "s.db")
     model = await Model.load(store, lambda snapshot, owner: None)
     whole = some_balancer("0", "p")
@@ -116,7 +116,7 @@ async def test_silence_counts_while_a_load_balancer_is_on_a_network_of_others(tm
     await model.write(lambda _: Changes(puts=(balancer,)))
     options = Configuration(ovn=OvnOptions(northbound=f"unix:{tmp_path}/nothing.sock", import_networks=follow))
     now = OvnControl(OVN, model, options).condition()
-    assert (now.unheard > 0, now.unheard_of, now.follows) == (bool(what), what, False)
+    assert (now.facts_missing_seconds > 0, now.missing_facts, now.imports_networks) == (bool(what), what, False)
     await store.close()
 
 
@@ -132,15 +132,15 @@ class UnreadableModel(Model):
         await super().catch_up()
 
 
-async def test_a_look_at_everything_that_found_no_store_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+async def test_resync_is_repeated_after_the_store_was_unavailable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """A resync that found no store is repeated soon, because a new leader needs the latest state, not an hour later."""
-    monkeypatch.setattr("fairlead.server.central.STORE_PAUSE", 0.01)
+    monkeypatch.setattr("fairlead.server.central.STORE_RETRY_INTERVAL", 0.01)
 
     store = await SqliteStore.open(tmp_path / "s.db")
     model = UnreadableModel(store, compile_owner)
     options = Configuration(ovn=OvnOptions(northbound=f"unix:{tmp_path}/nothing.sock"))
     async with OvnControl(OVN, model, options) as control:
-        control.central.look_again()
+        control.central.request_resync()
         await eventually(lambda: model.reads >= 2)
     await store.close()
 
@@ -158,7 +158,7 @@ class BrokenModel(Model):
 
 
 @pytest.mark.thorough
-async def test_a_look_at_everything_that_failed_by_a_mistake_is_made_again(tmp_path: Path):
+async def test_resync_is_repeated_after_an_internal_error(tmp_path: Path):
     """A resync that failed by an internal error is repeated after the task's restart delay, without waiting for facts
     again."""
     first_hears = 0
@@ -173,13 +173,13 @@ async def test_a_look_at_everything_that_failed_by_a_mistake_is_made_again(tmp_p
     driver = OvnControl(OVN, model, options).driver
     central = CentralDataplane(OVN, model, driver, first_hear=first_hear)
     async with central:
-        central.look_again()
+        central.request_resync()
         await eventually(lambda: model.reads >= 2)
     await store.close()
     assert first_hears == 1
 
 
-def test_proxies_above_the_limit_are_named_at_the_start(caplog: pytest.LogCaptureFixture) -> None:
+def test_proxies_above_the_server_limit_are_logged_at_startup(caplog: pytest.LogCaptureFixture) -> None:
     """Proxies above the limit are logged at the start, the largest first, and the rest as a number."""
     servers = {ProxyPlace(f"net{number}", "demo"): 10 + number for number in range(MAX_LOGGED + 5)}
     snapshot = Snapshot(proxy_servers=Map(servers))
@@ -195,13 +195,15 @@ def test_proxies_above_the_limit_are_named_at_the_start(caplog: pytest.LogCaptur
 
 
 @pytest.mark.parametrize("listen", ["127.0.0.1:0", "[::1]:0"])
-async def test_answers_are_sent_without_a_delay_on_asyncios_own_loop_too(listen: str):
+async def test_accepted_connections_have_tcp_nodelay(listen: str):
     """Connections have TCP_NODELAY (tcp(7)): the last of several segments does not wait for the client's ACK."""
     with open_socket(listen) as listener:
         settings = uvicorn.Config(_no_application, lifespan="off", log_config=None, ws="none")
         settings.load()
         state = uvicorn.Server(settings).server_state
-        place = Acceptor(listener, lambda: BoundedHttp(settings, state, {}), ClientConnections(most=5, most_of_one=5))
+        place = Acceptor(
+            listener, lambda: BoundedHttp(settings, state, {}), ClientConnections(max_total=5, max_per_address=5)
+        )
         place.start()
         host, port = listener.getsockname()[:2]
         _, writer = await asyncio.open_connection(host, port)
@@ -221,19 +223,21 @@ async def _no_application(scope: Scope, receive: Receive, send: Send) -> None:
     """Application for connections on which no request is sent."""
 
 
-async def test_a_client_that_is_dropped_before_its_handshake_begins_is_forgotten() -> None:
+async def test_client_dropped_before_its_handshake_is_not_counted() -> None:
     """A client dropped before its handshake no longer counts against the connection limit."""
     with open_socket("127.0.0.1:0") as listener, socket.socket() as client:
         settings = uvicorn.Config(_no_application, lifespan="off", log_config=None, ws="none")
         settings.load()
         state = uvicorn.Server(settings).server_state
-        place = Acceptor(listener, lambda: BoundedHttp(settings, state, {}), ClientConnections(most=5, most_of_one=5))
+        place = Acceptor(
+            listener, lambda: BoundedHttp(settings, state, {}), ClientConnections(max_total=5, max_per_address=5)
+        )
         listener.setblocking(False)
         listener.listen()
         client.connect(listener.getsockname())
         place._accept()
         (dropped,) = place.clients.all()
         dropped.drop()
-        await turns()
+        await run_ready_tasks()
         assert place.clients.count == 0
         assert client.recv(1) == b""

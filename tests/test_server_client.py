@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from fairlead.http.server_client import MAX_RETRY_AFTER, Server, ServerError, is_url
+from fairlead.http.server_client import MAX_RETRY_AFTER, ApiClient, ServerError, is_url
 
 
 @dataclass
-class There:
+class RecordingServer:
     """Server with prepared responses, which records requests."""
 
     url: str
@@ -24,7 +24,7 @@ class There:
 
 
 @pytest.fixture
-def there() -> Iterator[There]:
+def there() -> Iterator[RecordingServer]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers.get("content-length", 0)))
@@ -40,7 +40,7 @@ def there() -> Iterator[There]:
             pass
 
     with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        made = There(f"http://127.0.0.1:{server.server_port}")
+        made = RecordingServer(f"http://127.0.0.1:{server.server_port}")
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         yield made
@@ -48,8 +48,8 @@ def there() -> Iterator[There]:
         thread.join()
 
 
-def test_what_is_asked_is_json_and_says_who_asks(there: There):
-    assert Server(url=f"{there.url}/", user="u", password="ä:b").ask("POST", "/x", {"a": [1]}) == {"done": True}
+def test_request_is_json_with_basic_credentials(there: RecordingServer):
+    assert ApiClient(url=f"{there.url}/", user="u", password="ä:b").request("POST", "/x", {"a": [1]}) == {"done": True}
     [(path, authorization, body)] = there.came
     assert (path, json.loads(body)) == ("/x", {"a": [1]})
     assert authorization == "Basic dTrDpDpi"  # RFC 7617: u:ä:b in UTF-8
@@ -68,10 +68,10 @@ def test_what_is_asked_is_json_and_says_who_asks(there: There):
         (200, b"<html>", "does not answer"),
     ],
 )
-def test_an_error_has_the_servers_own_words(there: There, status: int, body: bytes, words: str):
+def test_server_error_keeps_the_message_of_the_server(there: RecordingServer, status: int, body: bytes, words: str):
     there.status, there.body = status, body
     with pytest.raises(ServerError, match=words):
-        Server(url=there.url).ask("POST", "/x")
+        ApiClient(url=there.url).request("POST", "/x")
 
 
 @pytest.mark.parametrize(
@@ -79,23 +79,23 @@ def test_an_error_has_the_servers_own_words(there: There, status: int, body: byt
     [("3", 3), ("999999", MAX_RETRY_AFTER), ("", 0), ("Wed, 21 Oct 2026 07:28:00 GMT", 0), ("-1", 0), ("9" * 5000, 0)],
     ids=["seconds", "too long", "none", "date", "negative", "no end"],
 )
-def test_a_refusal_names_when_to_come_again(there: There, header: str, seconds: int):
+def test_retry_after_header_is_parsed_and_bounded(there: RecordingServer, header: str, seconds: int):
     there.status, there.body, there.retry_after = 429, b'{"error": "too many"}', header
     with pytest.raises(ServerError) as refused:
-        Server(url=there.url).ask("POST", "/x")
+        ApiClient(url=there.url).request("POST", "/x")
     assert (refused.value.status, refused.value.retry_after) == (429, seconds)
 
 
-def test_a_password_is_not_shown():
-    assert "secret" not in repr(Server(url="http://there", user="u", password="secret"))
+def test_repr_of_a_server_hides_the_password():
+    assert "secret" not in repr(ApiClient(url="http://there", user="u", password="secret"))
 
 
-def test_a_server_that_is_not_there_is_named():
+def test_unreachable_server_is_named_in_the_error():
     with pytest.raises(ServerError, match=r"http://127\.0\.0\.1:1 does not answer: .*refused"):
-        Server(url="http://127.0.0.1:1").ask("GET", "/")
+        ApiClient(url="http://127.0.0.1:1").request("GET", "/")
 
 
-def test_what_an_address_of_a_server_looks_like():
+def test_only_http_and_https_urls_are_server_addresses():
     assert [is_url(text) for text in ("http://a", "https://a:1", "file:///etc/passwd", "a:1", "")] == [
         True, True, False, False, False
     ]  # fmt: skip

@@ -27,7 +27,7 @@ def write_options(path: Path, **sections: dict[str, str | int]) -> Path:
     return path
 
 
-async def test_a_server_begins_with_every_way_in_open_serves_and_ends(tmp_path: Path):
+async def test_server_with_all_listeners_starts_serves_without_ovn_and_stops(tmp_path: Path):
     """A server with all listeners starts, serves its APIs while OVN is down, and stops."""
     where, for_nodes, for_lxd = (f"127.0.0.1:{free_port()}" for _ in range(3))
     options = write_options(
@@ -48,16 +48,16 @@ async def test_a_server_begins_with_every_way_in_open_serves_and_ends(tmp_path: 
             assert client.get("/load-balancer/v2/lbaas/loadbalancers").json()["loadbalancers"] == []
             assert "fairlead_event_loop_lag_seconds_bucket" in client.get("/metrics").text
             token = client.post("/operator/chassis/one/token").json()["token"]
-        await come_in(token, tmp_path)
+        await connect_to_server(token, tmp_path)
         server.wait_for("WATCHDOG=1")
-        assert server.end() == 0, server.log.read_text()
+        assert server.terminate() == 0, server.log.read_text()
     assert "Traceback" not in server.log.read_text()
     with sqlite3.connect(tmp_path / "store.db") as store:
         assert store.execute("pragma integrity_check").fetchone() == ("ok",)
     store.close()
 
 
-async def come_in(token: str, folder: Path) -> None:
+async def connect_to_server(token: str, folder: Path) -> None:
     """Call the listeners that are not for tenants: each identifies or rejects its caller."""
     identity = await enrol(read_token(token), folder / "one.pem")
     assert identity.chassis == "one"
@@ -66,11 +66,11 @@ async def come_in(token: str, folder: Path) -> None:
         (Remote(url=f"unix:{folder}/lxd.socket"), "/1.0", "metadata"),
     ):
         connection = Connection(remote, DEADLINE)
-        assert key in await connection.ask("GET", path)
+        assert key in await connection.request("GET", path)
         connection.close()
 
 
-def test_an_agent_begins_where_there_is_no_switch_and_no_server_and_ends(tmp_path: Path):
+def test_agent_starts_without_switch_or_server_and_stops(tmp_path: Path):
     options = write_options(
         tmp_path / "fairlead.toml",
         agent={
@@ -82,5 +82,5 @@ def test_an_agent_begins_where_there_is_no_switch_and_no_server_and_ends(tmp_pat
     )
     with supervised(tmp_path, ("agent", "--config", str(options)), {"WATCHDOG_USEC": "200000"}) as agent:
         agent.wait_for("WATCHDOG=1")
-        assert agent.end() == 0, agent.log.read_text()
+        assert agent.terminate() == 0, agent.log.read_text()
     assert "Traceback" not in agent.log.read_text()

@@ -10,7 +10,7 @@ from fairlead.runtime.subprocesses import kill
 
 
 @pytest.mark.parametrize("ended", [False, True])
-def test_no_pipe_is_left_to_a_loop_that_has_ended(capfd: pytest.CaptureFixture[str], ended: bool) -> None:
+def test_no_pipe_outlives_its_event_loop(capfd: pytest.CaptureFixture[str], ended: bool) -> None:
     """No pipe outlives its event loop, for which the interpreter would print a traceback. `ended`: the child exits by
     itself."""
 

@@ -49,7 +49,7 @@ def read_archive(data: bytes) -> dict[str, bytes]:
         place = (start + size + 3) // 4 * 4
 
 
-def test_the_archive_has_modules_after_what_they_need(
+def test_initramfs_lists_modules_after_their_dependencies(
     tree: KernelTree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     shell = tmp_path / "bin" / initramfs.SHELL
@@ -66,20 +66,20 @@ def test_the_archive_has_modules_after_what_they_need(
     assert (found["bin/busybox"], found["init"]) == (b"a shell", initramfs.INIT.encode())
 
 
-def test_a_kernel_that_lacks_a_module_is_named(tree: KernelTree, tmp_path: Path):
+def test_missing_kernel_module_is_named(tree: KernelTree, tmp_path: Path):
     (tree.modules / "modules.dep").write_text("")
     with pytest.raises(LabError, match=r"kernel 6\.1\.0 has no module virtio_console"):
         initramfs.write(tree, tmp_path / "archive")
 
 
-def test_an_unknown_kernel_is_refused_with_those_that_there_are():
+def test_unknown_kernel_is_rejected_with_the_available_names():
     with pytest.raises(LabError, match="kernel 'bullseye' is unknown: choose from bookworm, trixie, noble, own"):
         kernels.fetch("bullseye", print)
 
 
-def test_the_default_is_a_kernel_and_keyrings_come_through_one():
+def test_default_kernel_exists_and_supplies_the_keyrings():
     names = {kernel.name for kernel in KERNELS}
-    assert kernels.DEFAULT in names
+    assert kernels.DEFAULT_KERNEL in names
     assert {kernel.archive.keyring_package[0] for kernel in KERNELS if kernel.archive.keyring_package} <= names
 
 
@@ -88,12 +88,12 @@ def test_a_mirror_is_taken_from_the_environment(monkeypatch: pytest.MonkeyPatch)
     assert KERNELS[0].archive.url == "http://mirror.example/debian"
 
 
-def test_a_command_in_the_machine_runs_only_if_the_lab_is_up():
+def test_command_in_the_vm_runs_only_after_lab_up_succeeds():
     words = up.script("lab", ["--serve=127.0.0.1:9876"], ["echo", "it's up"])
     assert words.endswith("""fairlead.cli.main lab up --name lab --serve=127.0.0.1:9876 && exec echo 'it'"'"'s up'""")
 
 
-def test_only_an_emulated_machine_has_more_patience():
+def test_only_an_emulated_vm_has_longer_timeouts():
     assert "FAIRLEAD_LAB_PATIENCE" in up.environment("lab", Accelerator.TCG)
     assert "FAIRLEAD_LAB_PATIENCE" not in up.environment("lab", Accelerator.KVM)
 

@@ -162,7 +162,7 @@ def boolean(value: object) -> bool:
 def integer(least: int, most: int) -> Parser[int]:
     @reads({"type": "integer", "minimum": least, "maximum": most})
     def parse(value: object) -> int:
-        number = whole(value)
+        number = as_integer(value)
         if number is None:
             raise ValueError("Value should be an integer.")
         if number < least:
@@ -174,7 +174,7 @@ def integer(least: int, most: int) -> Parser[int]:
     return parse
 
 
-def whole(value: object) -> int | None:
+def as_integer(value: object) -> int | None:
     """Return the integer of a JSON value: 80.0 is 80 (JSON Schema, "Numeric types"), and "80" is accepted, too. None
     for anything else."""
     match value:
@@ -201,7 +201,7 @@ def address(value: object) -> IPAddress:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenAddress:
     """Address with the client's spelling; `text` is empty if that is the canonical one."""
 
     address: IPAddress
@@ -209,9 +209,9 @@ class Written:
 
 
 @reads(address.schema)
-def written_address(value: object) -> Written:
+def written_address(value: object) -> WrittenAddress:
     found = address(value)
-    return Written(found) if value == str(found) else Written(found, str(value))
+    return WrittenAddress(found) if value == str(found) else WrittenAddress(found, str(value))
 
 
 @reads({"type": "string", "format": "cidr", "examples": ["10.0.0.0/24", "2001:db8::/64"]})
@@ -227,11 +227,11 @@ def uuid(value: object) -> str:
     return value
 
 
-def words_schema(words: type[StrEnum]) -> Schema:
+def enum_schema(words: type[StrEnum]) -> Schema:
     return {"type": "string", "enum": [word.value for word in words]}
 
 
-def word_of(words: type[_E], but: Collection[_E] = ()) -> Parser[_E]:
+def enum_of(words: type[_E], but: Collection[_E] = ()) -> Parser[_E]:
     """Make a parser of an enum, without the members in `but`, which this API lacks."""
     known = {word.value: word for word in words if word not in but}
 

@@ -20,24 +20,32 @@ from starlette.routing import Route
 
 from fairlead.api import network, octavia
 from fairlead.api.http import access_control
-from fairlead.api.http.access_control import AT_ONCE, WAITING, AccessControl, Answered, Turns, WayIn, names_of
-from fairlead.api.http.authentication import LoginAttempt, TooManyChecks
-from fairlead.api.http.front_end import LARGEST_BODY, ApiError, json_response
+from fairlead.api.http.access_control import (
+    MAX_CONCURRENT,
+    MAX_QUEUED,
+    AccessControl,
+    AccessPolicy,
+    Answered,
+    ConcurrencyLimits,
+    names_of,
+)
+from fairlead.api.http.authentication import LoginAttempt, TooManyLogins
+from fairlead.api.http.front_end import MAX_BODY_BYTES, ApiError, json_response
 from fairlead.api.http.openapi import Operation, read_body
 from fairlead.changes.identity import Identity
-from fairlead.runtime.logging import AUDIT, Allowance, JsonFormatter, RateLimit
+from fairlead.runtime.logging import AUDIT, JsonFormatter, RateLimit, TokenBucket
 from fairlead.schema import reads
-from fairlead.store.model import CHANGED
-from harness.api import Inside
+from fairlead.store.model import CHANGED_OWNERS
+from harness.api import InProcessServer
 from harness.api import play as inside_play
-from harness.waiting import eventually, turns
+from harness.waiting import eventually, run_ready_tasks
 
 pytestmark = pytest.mark.virtual_clock
 ANN = Identity(user="ann", project_id="shop", roles=frozenset({"member"}))
 EVE = Identity(user="eve", project_id="other", roles=frozenset({"member"}))
 
 
-class Place:
+class CallersSite:
     """API front end whose only view waits for the test's signal."""
 
     def __init__(self, names: frozenset[str] | None = None, who: Identity | None = ANN) -> None:
@@ -49,7 +57,7 @@ class Place:
         async def view(request: Request) -> Response:
             self.busy += 1
             await self.go_on.wait()
-            changed = CHANGED.get()
+            changed = CHANGED_OWNERS.get()
             assert changed is not None
             changed.append(self.changes)
             return json_response(await read_body(request) if request.method == "POST" else {})
@@ -74,14 +82,15 @@ class Place:
         app = Starlette(routes=routes, exception_handlers={ApiError: error})
         self.answered: list[Answered] = []
         reception = AccessControl(
-            *(app, WayIn(authenticate=self.authenticate, names=names), lambda: "1", self.answered.append), Turns()
+            *(app, AccessPolicy(authenticate=self.authenticate, names=names), lambda: "1", self.answered.append),
+            ConcurrencyLimits(),
         )
         transport = httpx.ASGITransport(app=reception, client=("192.0.2.9", 1))
         self.client = httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:9876")
 
     async def authenticate(self, attempt: LoginAttempt) -> Identity | None:
         if attempt.authorization == "slow":
-            raise TooManyChecks(7)
+            raise TooManyLogins(7)
         return EVE if attempt.authorization == "eve" else self.who
 
     def paced(self) -> Counter[tuple[str, int, bool]]:
@@ -90,8 +99,8 @@ class Place:
 
 
 @asynccontextmanager
-async def opened(**options: Any) -> AsyncIterator[Place]:
-    place = Place(**options)
+async def opened(**options: Any) -> AsyncIterator[CallersSite]:
+    place = CallersSite(**options)
     async with place.client:
         yield place
 
@@ -99,11 +108,11 @@ async def opened(**options: Any) -> AsyncIterator[Place]:
 @pytest.fixture
 def _time_stands(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stop the clock of the per-minute allowances, and start each with a full allowance."""
-    frozen = partial(Allowance, clock=lambda: 0.0)
-    monkeypatch.setattr(access_control, "Allowance", frozen)
-    limit = RateLimit(access_control.STRANGERS_A_MINUTE)
-    limit._allowance = frozen(access_control.STRANGERS_A_MINUTE)
-    monkeypatch.setattr(access_control.STRANGERS, "filters", [limit])
+    frozen = partial(TokenBucket, clock=lambda: 0.0)
+    monkeypatch.setattr(access_control, "TokenBucket", frozen)
+    limit = RateLimit(access_control.UNAUTHENTICATED_PER_MINUTE)
+    limit._bucket = frozen(access_control.UNAUTHENTICATED_PER_MINUTE)
+    monkeypatch.setattr(access_control.UNAUTHENTICATED_LOG, "filters", [limit])
 
 
 @pytest.mark.parametrize(
@@ -115,7 +124,9 @@ def _time_stands(monkeypatch: pytest.MonkeyPatch) -> None:
         ("127.0.0.5:80", (), True, ["127.0.0.5:80", "localhost:80"], ["127.0.0.5"]),
     ],
 )
-def test_names_of_an_address(listen: str, more: tuple[str, ...], tls: bool, right: list[str], wrong: list[str]):
+def test_allowed_host_names_follow_the_listen_address(
+    listen: str, more: tuple[str, ...], tls: bool, right: list[str], wrong: list[str]
+):
     names = names_of(listen, more, tls)
     assert names >= set(right)
     assert not names & set(wrong)
@@ -142,7 +153,7 @@ def test_names_of_an_address(listen: str, more: tuple[str, ...], tls: bool, righ
         ({"sec-fetch-site": "same-site"}, 403),
     ],
 )
-async def test_a_browser_may_not_be_led_here(headers: dict[str, str], status: int):
+async def test_cross_site_and_dns_rebinding_requests_are_rejected(headers: dict[str, str], status: int):
     """Requests of foreign web pages are rejected: DNS rebinding puts a foreign name in Host, and another site's page in
     Origin."""
 
@@ -152,14 +163,14 @@ async def test_a_browser_may_not_be_led_here(headers: dict[str, str], status: in
         assert (await place.client.get("/healthz", headers={"host": "anything"})).status_code == 200
 
 
-async def test_a_project_has_so_many_requests_at_once_and_others_are_served():
+async def test_concurrent_requests_of_one_project_are_limited_and_others_are_served():
     async with opened() as place:
-        crowd = [asyncio.create_task(place.client.get("/it")) for _ in range(AT_ONCE + WAITING + 10)]
-        await turns()
-        assert place.busy == AT_ONCE
+        crowd = [asyncio.create_task(place.client.get("/it")) for _ in range(MAX_CONCURRENT + MAX_QUEUED + 10)]
+        await run_ready_tasks()
+        assert place.busy == MAX_CONCURRENT
         other = asyncio.create_task(place.client.get("/it", headers={"authorization": "eve"}))
         writes = asyncio.create_task(place.client.post("/it", json={}))
-        await eventually(lambda: place.busy >= AT_ONCE + 2)
+        await eventually(lambda: place.busy >= MAX_CONCURRENT + 2)
         place.go_on.set()
         answers = [await each for each in crowd]
         assert [answer.status_code for answer in answers].count(429) == 10
@@ -168,62 +179,62 @@ async def test_a_project_has_so_many_requests_at_once_and_others_are_served():
         assert "Too many requests of this project" in refused.json()["error"]
         assert ((await other).status_code, (await writes).status_code) == (200, 200)
         assert place.paced() == {
-            ("GET", 200, False): AT_ONCE + 1,
-            ("GET", 200, True): WAITING,
+            ("GET", 200, False): MAX_CONCURRENT + 1,
+            ("GET", 200, True): MAX_QUEUED,
             ("GET", 429, False): 10,
             ("POST", 200, False): 1,
         }
         assert {each.path for each in place.answered} == {"/it"}
 
 
-async def test_who_waits_in_vain_is_refused_and_counted_as_nothing_else():
+async def test_queued_request_that_times_out_is_counted_only_as_rejected():
     async with opened() as place:
-        crowd = [asyncio.create_task(place.client.get("/it")) for _ in range(AT_ONCE + 3)]
+        crowd = [asyncio.create_task(place.client.get("/it")) for _ in range(MAX_CONCURRENT + 3)]
         await eventually(lambda: len(place.answered) == 3)
         assert place.paced() == {("GET", 429, False): 3}
         place.go_on.set()
         await asyncio.gather(*crowd)
-        assert place.paced() == {("GET", 429, False): 3, ("GET", 200, False): AT_ONCE}
+        assert place.paced() == {("GET", 429, False): 3, ("GET", 200, False): MAX_CONCURRENT}
 
 
 async def test_a_request_that_waits_twice_is_counted_once():
     """A change waits for its turn before its body is read, and again afterwards."""
     async with opened() as place:
-        first = [asyncio.create_task(place.client.post("/it", json={})) for _ in range(AT_ONCE)]
-        await eventually(lambda: place.busy == AT_ONCE)
+        first = [asyncio.create_task(place.client.post("/it", json={})) for _ in range(MAX_CONCURRENT)]
+        await eventually(lambda: place.busy == MAX_CONCURRENT)
         place.who = replace(ANN, user="amy")
-        second = [asyncio.create_task(place.client.post("/it", json={})) for _ in range(AT_ONCE)]
-        await turns()
+        second = [asyncio.create_task(place.client.post("/it", json={})) for _ in range(MAX_CONCURRENT)]
+        await run_ready_tasks()
         place.go_on.set()
         await asyncio.gather(*first, *second)
-        assert place.paced() == {("POST", 200, True): 2 * AT_ONCE}
+        assert place.paced() == {("POST", 200, True): 2 * MAX_CONCURRENT}
 
 
-async def test_a_body_that_is_too_large_is_refused_before_it_is_read():
+async def test_oversized_body_is_rejected_before_reading():
     async with opened() as place:
 
         async def body() -> Any:
             raise AssertionError("nobody reads it")
             yield b""
 
-        for size in (str(LARGEST_BODY + 1), "9" * 5000):
+        for size in (str(MAX_BODY_BYTES + 1), "9" * 5000):
             answer = await place.client.post("/it", content=body(), headers={"content-length": size})
             assert answer.status_code == 413
 
 
-async def test_too_many_passwords_are_told_when_to_come_again():
+async def test_throttled_password_check_returns_retry_after():
     async with opened() as place:
         answer = await place.client.get("/it", headers={"authorization": "slow"})
         assert (answer.status_code, answer.headers["retry-after"]) == (429, "7")
 
 
-async def test_an_administrator_waits_for_no_tenant_of_the_project():
+async def test_administrator_requests_do_not_queue_behind_tenant_requests():
     async with opened() as place:
-        crowd = [asyncio.create_task(place.client.post("/it", json={})) for _ in range(AT_ONCE + WAITING)]
-        await eventually(lambda: place.busy == AT_ONCE)
+        crowd = [asyncio.create_task(place.client.post("/it", json={})) for _ in range(MAX_CONCURRENT + MAX_QUEUED)]
+        await eventually(lambda: place.busy == MAX_CONCURRENT)
         place.who = Identity(user="root", project_id=ANN.project_id, roles=frozenset({"admin"}))
         request = asyncio.create_task(place.client.post("/it", json={}))
-        await eventually(lambda: place.busy == AT_ONCE + 1)
+        await eventually(lambda: place.busy == MAX_CONCURRENT + 1)
         place.go_on.set()
         assert (await request).status_code == 200
         assert {answer.status_code for answer in await asyncio.gather(*crowd)} == {200}
@@ -233,7 +244,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
     return [json.loads(JsonFormatter().format(record)) for record in caplog.records if record.name == AUDIT]
 
 
-async def test_a_change_leaves_a_line_of_who_from_where_what_and_what_became_of_it(caplog: pytest.LogCaptureFixture):
+async def test_change_is_logged_in_the_audit_log(caplog: pytest.LogCaptureFixture):
     caplog.set_level(logging.INFO)
 
     async with opened() as place:
@@ -251,7 +262,7 @@ async def test_a_change_leaves_a_line_of_who_from_where_what_and_what_became_of_
 
 
 @pytest.mark.parametrize("name", ["%", "%s", "%(x)s", "100%"])
-async def test_no_name_keeps_a_change_out_of_the_audit(caplog: pytest.LogCaptureFixture, name: str):
+async def test_format_characters_in_names_do_not_suppress_audit_records(caplog: pytest.LogCaptureFixture, name: str):
     """Names that callers choose, such as project ids and zone names, cannot suppress an audit record."""
     caplog.set_level(logging.INFO)
 
@@ -264,7 +275,7 @@ async def test_no_name_keeps_a_change_out_of_the_audit(caplog: pytest.LogCapture
 
 
 @pytest.mark.usefixtures("_time_stands")
-async def test_a_log_in_that_failed_leaves_a_line_and_many_leave_few(caplog: pytest.LogCaptureFixture):
+async def test_failed_logins_are_audited_within_a_rate_limit(caplog: pytest.LogCaptureFixture):
     caplog.set_level(logging.INFO)
 
     async with opened(who=None) as place:
@@ -278,22 +289,23 @@ async def test_a_log_in_that_failed_leaves_a_line_and_many_leave_few(caplog: pyt
 
 
 @pytest.mark.usefixtures("_time_stands")
-async def test_strangers_fill_no_log(caplog: pytest.LogCaptureFixture):
+async def test_unauthenticated_requests_log_a_bounded_number_of_lines(caplog: pytest.LogCaptureFixture):
     caplog.set_level(logging.INFO)
 
     async with opened(who=None) as place:
         for number in range(500):
             await place.client.get(f"/nothing{number}/%0Aall is well")
     ours = [record for record in caplog.records if record.name.startswith("fairlead")]
-    assert len(ours) == access_control.STRANGERS_A_MINUTE
+    assert len(ours) == access_control.UNAUTHENTICATED_PER_MINUTE
     assert not any("\n" in record.getMessage() for record in ours)
 
 
 @pytest.mark.parametrize(
-    ("make_door", "path"), [(network.make_door, "/v2.0/networks"), (octavia.make_door, "/v2.0/lbaas/loadbalancers")]
+    ("make_door", "path"),
+    [(network.make_front_end, "/v2.0/networks"), (octavia.make_front_end, "/v2.0/lbaas/loadbalancers")],
 )
-def test_of_who_may_change_nothing_no_body_is_read(tmp_path: Path, make_door: Any, path: str):
-    async def story(place: Inside) -> None:
+def test_body_of_a_read_only_caller_is_not_read(tmp_path: Path, make_door: Any, path: str):
+    async def story(place: InProcessServer) -> None:
         async def body() -> Any:
             raise AssertionError("nobody reads it")
             yield b""
@@ -304,12 +316,12 @@ def test_of_who_may_change_nothing_no_body_is_read(tmp_path: Path, make_door: An
     inside_play(make_door, tmp_path, story)
 
 
-async def test_who_waits_for_news_takes_no_turn_and_no_time_of_the_metrics():
+async def test_long_polls_use_no_concurrency_slot_and_no_duration_metric():
     async with opened() as place:
-        waiting = [asyncio.create_task(place.client.get("/news")) for _ in range(AT_ONCE)]
-        await eventually(lambda: place.busy == AT_ONCE)
+        waiting = [asyncio.create_task(place.client.get("/news")) for _ in range(MAX_CONCURRENT)]
+        await eventually(lambda: place.busy == MAX_CONCURRENT)
         served = asyncio.create_task(place.client.get("/it"))
-        await eventually(lambda: place.busy == AT_ONCE + 1)
+        await eventually(lambda: place.busy == MAX_CONCURRENT + 1)
         place.go_on.set()
         assert (await served).status_code == 200
         await asyncio.gather(*waiting)
@@ -317,7 +329,7 @@ async def test_who_waits_for_news_takes_no_turn_and_no_time_of_the_metrics():
         assert took["/news"] < 0 < took["/it"]
 
 
-async def test_bodies_that_are_on_their_way_keep_their_sender_waiting_and_no_colleague():
+async def test_slow_request_bodies_delay_only_their_own_sender():
     """Bodies in transfer count against their sender's limit, so no further body of the sender is read, but others'
     are."""
     begun: list[int] = []
@@ -332,11 +344,11 @@ async def test_bodies_that_are_on_their_way_keep_their_sender_waiting_and_no_col
             yield b"}"
 
         place.go_on.set()
-        first = [asyncio.create_task(place.client.post("/it", content=slow(n))) for n in range(AT_ONCE + 3)]
-        await eventually(lambda: len(begun) == AT_ONCE)
+        first = [asyncio.create_task(place.client.post("/it", content=slow(n))) for n in range(MAX_CONCURRENT + 3)]
+        await eventually(lambda: len(begun) == MAX_CONCURRENT)
         place.who = replace(ANN, user="amy")
         assert (await place.client.post("/it", json={})).status_code == 200
-        assert len(begun) == AT_ONCE
+        assert len(begun) == MAX_CONCURRENT
         arrived.set()
         assert {answer.status_code for answer in await asyncio.gather(*first)} == {200}
-        assert place.paced() == {("POST", 200, False): AT_ONCE + 1, ("POST", 200, True): 3}
+        assert place.paced() == {("POST", 200, False): MAX_CONCURRENT + 1, ("POST", 200, True): 3}

@@ -8,16 +8,16 @@ from typing import Any
 import httpx
 import pytest
 
-from fairlead.agent_protocol.messages import LARGEST_SUM, MOST_UNKNOWN
-from fairlead.agent_protocol.reports import REPORT, Report, read_report, render_report
+from fairlead.agent_protocol.messages import MAX_COUNTER, MAX_UNKNOWN_ATTRIBUTES
+from fairlead.agent_protocol.reports import REPORT, AgentReport, read_report, render_report
 from fairlead.api.agents.liveness import NodeAgents
 from fairlead.api.agents.metrics import render_agent_counters
 from fairlead.api.app import make_app
-from fairlead.api.http.authentication import anybody
+from fairlead.api.http.authentication import authenticate_as_admin
 from fairlead.api.http.front_end import Services
-from fairlead.api.octavia import make_door
-from fairlead.drivers.haproxy import HAProxy, Nowhere
-from fairlead.model.documents.agent import SILENCES, Agent
+from fairlead.api.octavia import make_front_end
+from fairlead.drivers.haproxy import HAProxy, HostNamespace
+from fairlead.model.documents.agent import MAX_MISSED_HEARTBEATS, Agent
 from fairlead.model.documents.agent_counters import (
     AGENT_COUNTERS,
     DISCARDED_STARVED,
@@ -29,14 +29,14 @@ from fairlead.model.documents.agent_counters import (
 from fairlead.model.documents.owner import Owner
 from fairlead.model.snapshot import Snapshot
 from fairlead.node import prober
-from fairlead.node.conntrack_flush import Cutting
-from fairlead.node.host_conntrack_flush import HostCutting
+from fairlead.node.conntrack_flush import ConntrackFlusher
+from fairlead.node.host_conntrack_flush import HostConntrackFlusher
 from fairlead.node.prober_thread import ProberThread
 from fairlead.node.reports import Reports
-from fairlead.reconciler.dataplanes import Condition
-from fairlead.runtime.steps import at_once
-from harness.api import NOON, inside, kept_by
-from harness.given_slice import Given
+from fairlead.reconciler.dataplanes import DataplaneState
+from fairlead.runtime.steps import run_to_completion
+from harness.api import NOON, dataplanes_with, in_process_server
+from harness.given_slice import InMemorySlice
 from harness.step_counter import step
 
 NO_SWITCH: Any = None
@@ -52,9 +52,9 @@ def nothing(dataplane: str, owner: Owner, error: str | None) -> None:
     """Is not called."""
 
 
-def report(counted: Counts, name: str = "one") -> Report:
+def report(counted: Counts, name: str = "one") -> AgentReport:
     agent = Agent(name=name, since=SINCE, heartbeat=5.0)
-    return Report(agent=agent, sightings={}, whole=True, counted=counted)
+    return AgentReport(agent=agent, probe_results={}, is_complete=True, counted=counted)
 
 
 def body_of(counted: Counts) -> dict[str, Any]:
@@ -66,23 +66,26 @@ def heard(body: Mapping[str, object]) -> Counts:
 
 
 @pytest.mark.parametrize("counted", [{}, {FLUSHED_MEMBERS: 3}, dict.fromkeys(AGENT_COUNTERS, 7)], ids=len)
-def test_what_an_agent_counts_a_server_hears(counted: Counts):
+def test_agent_counters_survive_a_report_round_trip(counted: Counts):
     assert heard(body_of(counted)) == counted
 
 
-async def test_an_agent_reports_what_its_parts_have_counted_by_then(tmp_path: Path):
+async def test_agent_report_collects_the_counters_of_all_components(tmp_path: Path):
     """Each counter is one part's."""
-    flushing, host = Cutting(Given(Snapshot()), NO_SWITCH, nobody, nothing), HostCutting(Given(Snapshot()), NO_DRIVER)
-    proxies = HAProxy(tmp_path, Nowhere(), lambda *_: None)
+    flushing, host = (
+        ConntrackFlusher(InMemorySlice(Snapshot()), NO_SWITCH, nobody, nothing),
+        HostConntrackFlusher(InMemorySlice(Snapshot()), NO_DRIVER),
+    )
+    proxies = HAProxy(tmp_path, HostNamespace(), lambda *_: None)
     thread = ProberThread("one", None, lambda _: None)
     await thread.start()
     try:
         reports = Reports(lambda: report({}).agent, tuple, 0)
-        reports.count(flushing.counts, proxies.counts, thread.counts)
-        assert reports._report({}, whole=True).counted == dict.fromkeys(AGENT_COUNTERS, 0)
+        reports.add_counters(flushing.counts, proxies.counts, thread.counts)
+        assert reports._build_report({}, whole=True).counted == dict.fromkeys(AGENT_COUNTERS, 0)
         flushing._flushed[FLUSHED_MEMBERS] += 2
-        thread._prober.discarded[prober.STARVED] += 1
-        counted = reports._report({}, whole=False).counted
+        thread._prober.discarded[prober.STARVED_REASON] += 1
+        counted = reports._build_report({}, whole=False).counted
         assert (counted[FLUSHED_MEMBERS], counted[DISCARDED_STARVED]) == (2, 1)
         assert host.counts().keys() < counted.keys()
     finally:
@@ -90,13 +93,13 @@ async def test_an_agent_reports_what_its_parts_have_counted_by_then(tmp_path: Pa
         await proxies.close()
 
 
-def test_agents_and_servers_of_other_releases():
+def test_counters_of_older_and_newer_agents_are_accepted():
     """One of before says nothing of it, and what one of tomorrow counts is left out."""
     assert "counted" not in body_of({})
     body = body_of({STARVED: 1})
     body["counted"]["of-tomorrow"] = 4
     assert heard(body) == {STARVED: 1}
-    assert heard(body_of({STARVED: 2 * LARGEST_SUM})) == {STARVED: LARGEST_SUM}
+    assert heard(body_of({STARVED: 2 * MAX_COUNTER})) == {STARVED: MAX_COUNTER}
     assert len({each.name for each in AGENT_COUNTERS}) == len(AGENT_COUNTERS)
 
 
@@ -106,19 +109,19 @@ def test_agents_and_servers_of_other_releases():
         {"starved": -1},
         {"starved": "often"},
         {"starved": 2**63},
-        dict.fromkeys(map(str, range(MOST_UNKNOWN + 8)), 1),
+        dict.fromkeys(map(str, range(MAX_UNKNOWN_ATTRIBUTES + 8)), 1),
         [],
         1,
     ],
     ids=["negative", "text", "too large", "too many", "list", "number"],
 )
-def test_what_no_agent_counts_is_refused(counted: object):
+def test_invalid_agent_counters_are_rejected(counted: object):
     with pytest.raises(ValueError, match=r"Value should|unknown attributes|counted"):
         REPORT({**body_of({}), "counted": counted})
 
 
-def test_families_are_whole_and_labels_quoted():
-    text = at_once(
+def test_metric_families_have_one_type_line_and_quoted_labels():
+    text = run_to_completion(
         render_agent_counters(
             {'a"\n': {FLUSHED_MEMBERS: 3, STARVED: 1}, "b": {DISCARDED_STARVED: 2, OWNERS_LEFT_OUT: 0}, "old": {}}
         )
@@ -135,7 +138,7 @@ def test_families_are_whole_and_labels_quoted():
     assert len({name for name, _ in typed}) == len(typed)
 
 
-def test_a_thousand_nodes_hold_nobody():
+def test_counters_of_a_thousand_nodes_are_rendered_in_short_steps():
     counted = {f"node{number}": dict.fromkeys(AGENT_COUNTERS, number) for number in range(1000)}
     steps, longest, before = render_agent_counters(counted), 0, step()
     for _ in steps:
@@ -143,22 +146,22 @@ def test_a_thousand_nodes_hold_nobody():
     assert longest < 2_000
 
 
-async def test_a_silent_agent_counts_for_nothing(tmp_path: Path):
+async def test_counters_of_an_unresponsive_agent_are_dropped(tmp_path: Path):
     now = 0.0
-    async with inside(make_door, tmp_path, "") as place:
+    async with in_process_server(make_front_end, tmp_path, "") as place:
         agents = NodeAgents(place.model, lambda _: (), lambda: now)
-        await agents.hear(report({STARVED: 1}))
+        await agents.take_report(report({STARVED: 1}))
         assert agents.counted() == {"one": {STARVED: 1}}
-        await agents.hear(report({STARVED: 0}))
+        await agents.take_report(report({STARVED: 0}))
         assert agents.counted() == {"one": {STARVED: 0}}
         assert agents.counted_by("two") == {}
-        now += 5.0 * SILENCES + 1
-        await agents.look()
+        now += 5.0 * MAX_MISSED_HEARTBEATS + 1
+        await agents.find_stale()
         assert agents.counted() == {}
 
 
-async def test_monitoring_sees_it(tmp_path: Path):
-    async with inside(make_door, tmp_path, "") as place:
+async def test_agent_counters_appear_in_metrics_and_operator_api(tmp_path: Path):
+    async with in_process_server(make_front_end, tmp_path, "") as place:
         services = Services(
             model=place.model,
             applied=place.reconciler.applied,
@@ -167,11 +170,15 @@ async def test_monitoring_sees_it(tmp_path: Path):
             mtu=1442,
             external_mtu=1500,
             resync_owner=place.reconciler.read_again,
-            news=place.news,
+            wait_for_outcome=place.wait_applied,
         )
-        app = make_app(services, kept_by(place.reconciler, Condition(connected=True, writes=True)), anybody)
-        await services.nodes.agents.hear(report({STARVED: 1, DISCARDED_STARVED: 12}))
-        await services.nodes.agents.hear(report({}, "of-before"))
+        app = make_app(
+            services,
+            dataplanes_with(place.reconciler, DataplaneState(connected=True, is_leader=True)),
+            authenticate_as_admin,
+        )
+        await services.nodes.agents.take_report(report({STARVED: 1, DISCARDED_STARVED: 12}))
+        await services.nodes.agents.take_report(report({}, "of-before"))
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app.all), base_url="http://door") as client:
             text = (await client.get("/metrics")).text
             rows = (await client.get("/operator/chassis")).json()["chassis"]

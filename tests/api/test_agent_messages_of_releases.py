@@ -5,41 +5,47 @@ from typing import Any
 import pytest
 
 from fairlead.agent_protocol import reports
-from fairlead.agent_protocol.messages import MOST_UNKNOWN, NEIGHBOURS_QUESTION, QUESTION, REPORT, read_neighbours
+from fairlead.agent_protocol.messages import (
+    COUNTER_REPORT,
+    LISTENER_LOOKUP,
+    MAX_UNKNOWN_ATTRIBUTES,
+    NEIGHBOURS_REQUEST,
+    read_neighbours,
+)
 from fairlead.agent_protocol.reports import read_endpoint
-from fairlead.agent_protocol.slice_lines import Slice, at_line, list_line, read_line
+from fairlead.agent_protocol.slice_lines import SliceBuilder, at_line, list_line, read_line
 from fairlead.model.snapshot import Snapshot
-from fairlead.runtime.steps import at_once
+from fairlead.runtime.steps import run_to_completion
 from fairlead.schema import Parser
 
 SERVICE = {"place": "datapath:1", "transport": "tcp", "address": "fd00::1", "port": 80}
 MESSAGES = {
-    "question": (QUESTION, {"chassis": "one", "sightings": [SERVICE]}),
-    "report": (REPORT, {"interval": 10, "listeners": {}}),
-    "neighbours": (NEIGHBOURS_QUESTION, {"digest": "", "remembered": {}, "wait": 5}),
+    "question": (LISTENER_LOOKUP, {"chassis": "one", "sightings": [SERVICE]}),
+    "report": (COUNTER_REPORT, {"interval": 10, "listeners": {}}),
+    "neighbours": (NEIGHBOURS_REQUEST, {"digest": "", "remembered": {}, "wait": 5}),
 }
 
 
 @pytest.mark.parametrize(("read", "message"), MESSAGES.values(), ids=MESSAGES)
-def test_a_server_leaves_out_what_a_newer_agent_says_more(read: Parser[Any], message: dict[str, Any]):
+def test_server_ignores_a_bounded_number_of_unknown_agent_fields(read: Parser[Any], message: dict[str, Any]):
     assert read({**message, "of-tomorrow": {"x": [1]}}) == read(message)
-    with pytest.raises(ValueError, match=f"More than {MOST_UNKNOWN} unknown attributes; there are"):
-        read({**message, **dict.fromkeys(map(str, range(MOST_UNKNOWN + len(message) + 1)))})
+    with pytest.raises(ValueError, match=f"More than {MAX_UNKNOWN_ATTRIBUTES} unknown attributes; there are"):
+        read({**message, **dict.fromkeys(map(str, range(MAX_UNKNOWN_ATTRIBUTES + len(message) + 1)))})
 
 
-def test_parts_of_a_message_too():
+def test_unknown_fields_in_nested_message_parts_are_ignored():
     message = {"sightings": [SERVICE]}
-    assert QUESTION({"sightings": [{**SERVICE, "of-tomorrow": 1}]}) == QUESTION(message)
+    assert LISTENER_LOOKUP({"sightings": [{**SERVICE, "of-tomorrow": 1}]}) == LISTENER_LOOKUP(message)
 
 
-def test_an_agent_leaves_out_what_a_newer_server_answers_more():
+def test_agent_ignores_unknown_fields_of_neighbour_responses():
     one = {"address": "10.0.0.1", "mac": "02:00:00:00:00:01", "lasting": True, "unheard": []}
     plain = {"digest": "d", "networks": {"n": {"ports": ["p"], "neighbours": [one]}}}
     more = {"digest": "d", "networks": {"n": {"ports": ["p"], "neighbours": [{**one, "y": 1}], "x": 1}}, "z": None}
     assert read_neighbours(more) == read_neighbours(plain)
 
 
-def test_a_server_reads_what_a_newer_agent_has_seen_of_an_endpoint_that_says_more():
+def test_server_ignores_unknown_endpoint_and_probe_result_values():
     endpoint = ["port", "fd00::1", 80, "tcp", "network", "asker"]
     seen = {"health": reports.Health.ERROR.value, "chassis": "c", "since": "2026-01-01T12:00:00Z"}
     report = {
@@ -53,12 +59,12 @@ def test_a_server_reads_what_a_newer_agent_has_seen_of_an_endpoint_that_says_mor
     }
     newer = {**report, "sightings": [[[*endpoint, "of-tomorrow"], {**seen, "x": 1}]], "x": {}}
     assert reports.REPORT(newer) == reports.REPORT(report)
-    with pytest.raises(ValueError, match=f"more than {MOST_UNKNOWN} values that are not known"):
-        read_endpoint([*endpoint, *["x"] * (MOST_UNKNOWN + 1)])
+    with pytest.raises(ValueError, match=f"more than {MAX_UNKNOWN_ATTRIBUTES} values that are not known"):
+        read_endpoint([*endpoint, *["x"] * (MAX_UNKNOWN_ATTRIBUTES + 1)])
 
 
-def test_an_agent_passes_over_lines_that_are_of_a_newer_server():
-    given, first = Slice("one"), list_line(Snapshot(agents_probe=True))
+def test_agent_ignores_unknown_lines_of_the_push_channel():
+    given, first = SliceBuilder("one"), list_line(Snapshot(agents_probe=True))
     for line in (first, b'{"of-tomorrow": {"x": [1]}}', at_line("1.1", 1)[:-2] + b',"x":1}'):
-        at_once(given.take(read_line(line)))
+        run_to_completion(given.take(read_line(line)))
     assert (given.cursor, given.snapshot.agents_probe) == ("1.1", True)

@@ -13,7 +13,7 @@ import pytest
 from starlette.applications import Starlette
 from starlette.types import Receive, Scope, Send
 
-from fairlead.agent_protocol.messages import LONGEST_WAIT
+from fairlead.agent_protocol.messages import MAX_POLL_SECONDS
 from fairlead.api.agents import neighbours as api_neighbours
 from fairlead.api.agents import routes
 from fairlead.api.http.front_end import Services
@@ -26,8 +26,8 @@ from fairlead.model.documents.owner import Kind, Owner
 from fairlead.model.queries import neighbours
 from fairlead.model.registry.changeset import Changes
 from fairlead.runtime.fair_semaphore import FairSemaphore
-from harness.api import ADMIN, NOON, Inside, inside, write_many
-from harness.documented import documented
+from harness.api import ADMIN, NOON, InProcessServer, in_process_server, write_many
+from harness.documented import make_validator
 from harness.virtual_clock import time_of_loop
 from harness.waiting import eventually
 
@@ -37,7 +37,7 @@ COMMON: dict[str, Any] = {"project_id": "p", "created_at": NOON}
 
 @dataclass
 class Scene:
-    api: Inside
+    api: InProcessServer
     client: httpx.AsyncClient
     caller: Identity = ADMIN
     ports: dict[str, set[str]] = field(default_factory=dict)
@@ -95,10 +95,10 @@ async def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
         return frozenset(scene.ports[chassis]) if chassis in scene.ports else None
 
     def make(services: Services) -> Starlette:
-        made.append(routes.make_door(replace(services, ports_on=ports_on)))
+        made.append(routes.make_front_end(replace(services, ports_of_chassis=ports_on)))
         return made[0]
 
-    async with inside(make, tmp_path, "/agent") as api:
+    async with in_process_server(make, tmp_path, "/agent") as api:
         networks = (Network(id=each, mtu=1442, **COMMON) for each in ("net1", "net2"))
         machines = vm("vm1", 1), vm("vm2", 2, "net2"), vm("owner", 0xC8, address="10.0.0.200")
         await api.model.write(lambda _: Changes(puts=(*networks, *machines)))
@@ -111,11 +111,11 @@ async def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app=door), base_url="http://door") as client:
             scene = Scene(api, client)
             scene.ports = {"node1": {"vm1", "owner", "somebody-elses"}, "node2": {"vm2"}, "node3": set()}
-            client.event_hooks = {"response": [(await documented(made[0], client)).hold]}
+            client.event_hooks = {"response": [(await make_validator(made[0], client)).check_response]}
             yield scene
 
 
-async def test_a_node_hears_of_a_local_ip_that_comes_and_of_one_that_goes(scene: Scene):
+async def test_neighbour_poll_reports_added_and_removed_local_ips(scene: Scene):
     nothing = await scene.good(wait=1)
     assert nothing["networks"] == {}
     waiting = asyncio.create_task(scene.good(digest=nothing["digest"], wait=30))
@@ -136,7 +136,7 @@ async def test_a_node_hears_of_a_local_ip_that_comes_and_of_one_that_goes(scene:
     assert gone["networks"]["net1"]["neighbours"][0]["lasting"] is False
 
 
-async def test_without_news_a_node_is_told_so_when_it_has_waited_long_enough(scene: Scene):
+async def test_neighbour_poll_without_changes_returns_at_its_timeout(scene: Scene):
     digest = (await scene.good())["digest"]
     began, waited = asyncio.get_running_loop().time(), len(scene.waited)
     assert await scene.good(digest=digest, wait=1) == {"digest": digest, "networks": None}
@@ -145,7 +145,7 @@ async def test_without_news_a_node_is_told_so_when_it_has_waited_long_enough(sce
     assert await scene.good(digest=digest) == {"digest": digest, "networks": None}
 
 
-async def test_a_machine_that_comes_is_news(scene: Scene):
+async def test_new_port_on_a_node_ends_its_neighbour_poll(scene: Scene):
     await scene.put(lip())
     digest = (await scene.good("node3"))["digest"]
     waiting = asyncio.create_task(scene.good("node3", digest=digest, wait=30))
@@ -154,18 +154,18 @@ async def test_a_machine_that_comes_is_news(scene: Scene):
     assert told(await waiting) == {"net1": (["vm1"], {"10.0.0.200": derive_mac("net1")})}
 
 
-async def test_a_node_is_told_of_its_own_networks_only(scene: Scene):
+async def test_neighbour_poll_returns_only_networks_of_the_node(scene: Scene):
     await scene.put(lip())
     for chassis in ("node2", "node3"):
         assert (await scene.good(chassis, remembered={"net1": ["10.0.0.200"]}))["networks"] == {}
 
 
 @pytest.mark.parametrize("how", ["gone", "newer"])
-async def test_nobody_waits_who_is_not_waited_for(scene: Scene, how: str):
+async def test_neighbour_poll_ends_on_disconnect_or_newer_poll_of_the_node(scene: Scene, how: str):
     """A long poll ends when the client disconnects, the server stops, or the same node sends a new request."""
 
     digest = (await scene.good())["digest"]
-    waiting = asyncio.create_task(scene.good(digest=digest, wait=LONGEST_WAIT))
+    waiting = asyncio.create_task(scene.good(digest=digest, wait=MAX_POLL_SECONDS))
     await scene.looked()
     before = asyncio.get_running_loop().time()
     if how == "gone":
@@ -173,15 +173,15 @@ async def test_nobody_waits_who_is_not_waited_for(scene: Scene, how: str):
     else:
         assert (await scene.good(digest=digest))["networks"] is None
     assert (await waiting)["networks"] is None
-    assert asyncio.get_running_loop().time() - before <= api_neighbours.LOOK
+    assert asyncio.get_running_loop().time() - before <= api_neighbours.POLL_INTERVAL
 
 
-async def test_who_waits_keeps_nobody_from_their_turn(scene: Scene):
+async def test_waiting_neighbour_polls_do_not_block_other_agent_requests(scene: Scene):
     """A waiting long poll does not use its project's turn; a project may have one concurrent request here."""
 
     digests = {chassis: (await scene.good(chassis))["digest"] for chassis in scene.ports}
     waiting = [
-        asyncio.create_task(scene.good(each, digest=digest, wait=LONGEST_WAIT)) for each, digest in digests.items()
+        asyncio.create_task(scene.good(each, digest=digest, wait=MAX_POLL_SECONDS)) for each, digest in digests.items()
     ]
     for _ in waiting:
         await scene.looked()
@@ -206,7 +206,7 @@ def agent(*chassis: str) -> Identity:
         (Identity(user="u", project_id="p", roles=frozenset({"member"})), "node1", 403, "this is for agents: the role"),
     ],
 )
-async def test_an_agent_asks_for_its_own_chassis(
+async def test_agent_polls_neighbours_of_its_own_chassis_only(
     scene: Scene, who: Identity, chassis: str, status: int, words: str | None
 ):
     scene.caller = who
@@ -215,9 +215,9 @@ async def test_an_agent_asks_for_its_own_chassis(
     assert words is None or words in answer.json()["error"]
 
 
-async def test_while_ovn_cannot_be_asked_nothing_is_said(scene: Scene):
+async def test_neighbour_poll_returns_503_while_ovn_is_disconnected(scene: Scene):
     digest = (await scene.good())["digest"]
-    waiting = asyncio.create_task(scene.ask(digest=digest, wait=LONGEST_WAIT))
+    waiting = asyncio.create_task(scene.ask(digest=digest, wait=MAX_POLL_SECONDS))
     await scene.looked()
     scene.away = True
     for answer in (await waiting, await scene.ask()):
@@ -233,35 +233,35 @@ async def test_while_ovn_cannot_be_asked_nothing_is_said(scene: Scene):
         ({"remembered": {"net1": ["x"]}}, "remembered: 'x' is not a valid IP address."),
         ({"remembered": {"net1": ["10.0.0.1"] * 10_001}}, "remembered: Value should have at most 10000 items."),
         ({"wait": -1}, "wait: Value should be greater or equal to 0"),
-        ({"wait": LONGEST_WAIT + 1}, "wait: Value should be lower or equal to 60"),
+        ({"wait": MAX_POLL_SECONDS + 1}, "wait: Value should be lower or equal to 60"),
         ({"digest": "x" * 65}, "digest: Value should have a maximum character requirement of 64"),
     ],
 )
-async def test_what_is_wrong_is_named(scene: Scene, body: Any, words: str):
+async def test_invalid_neighbour_poll_is_rejected_with_the_field_name(scene: Scene, body: Any, words: str):
     answer = await scene.ask(**body)
     assert answer.status_code == 400
     assert words in answer.json()["error"]
 
 
-async def test_a_question_has_a_largest_size(scene: Scene):
-    answer = await scene.ask(remembered={"x" * routes.LARGEST_QUESTION: []})
+async def test_oversized_neighbour_poll_is_rejected(scene: Scene):
+    answer = await scene.ask(remembered={"x" * routes.MAX_REQUEST_BYTES: []})
     assert answer.status_code == 413
 
 
-async def test_as_many_as_a_node_may_remember_fit_in_a_question(scene: Scene):
-    longest = [f"fd00:aaaa:bbbb:cccc:dddd:eeee:ffff:{number:x}" for number in range(neighbours.MOST_NEIGHBOURS)]
-    assert len(json.dumps(longest)) < routes.LARGEST_QUESTION
+async def test_maximum_number_of_neighbours_fits_in_one_request(scene: Scene):
+    longest = [f"fd00:aaaa:bbbb:cccc:dddd:eeee:ffff:{number:x}" for number in range(neighbours.MAX_NEIGHBOURS)]
+    assert len(json.dumps(longest)) < routes.MAX_REQUEST_BYTES
     assert (await scene.good(remembered={"net1": longest}))["networks"] == {}
 
 
-async def test_the_longest_list_holds_nobody_up(scene: Scene):
+async def test_maximum_neighbour_list_is_built_in_short_steps(scene: Scene):
     """The longest list is built in short steps: five networks, each with the maximum number of neighbours."""
 
-    names = [f"big{number}" for number in range(neighbours.MOST_NEIGHBOURS // neighbours.MOST_OF_NETWORK)]
+    names = [f"big{number}" for number in range(neighbours.MAX_NEIGHBOURS // neighbours.MAX_LOCAL_IPS_PER_NETWORK)]
     made = [
         lip(f"10.{number}.{each // 250}.{each % 250}", name, f"{name}-{each}")
         for number, name in enumerate(names)
-        for each in range(neighbours.MOST_OF_NETWORK)
+        for each in range(neighbours.MAX_LOCAL_IPS_PER_NETWORK)
     ]
     places = [
         *(Network(id=name, mtu=1442, **COMMON) for name in names),
@@ -271,4 +271,4 @@ async def test_the_longest_list_holds_nobody_up(scene: Scene):
     scene.ports["node1"] = {f"vm-{name}" for name in names}
     answer = await scene.ask()
     told = answer.json()["networks"].values()
-    assert sum(len(each["neighbours"]) for each in told) == neighbours.MOST_NEIGHBOURS
+    assert sum(len(each["neighbours"]) for each in told) == neighbours.MAX_NEIGHBOURS

@@ -11,10 +11,17 @@ from prometheus_client import generate_latest
 from fairlead import __version__
 from fairlead.api.app import make_app
 from fairlead.api.http.access_control import Answered
-from fairlead.api.http.authentication import ROLES, LoginAttempt, NobodyToAsk, SpeaksForNone, TooManyChecks, anybody
+from fairlead.api.http.authentication import (
+    ROLES,
+    IdentityProviderUnavailable,
+    LoginAttempt,
+    NoProjectScope,
+    TooManyLogins,
+    authenticate_as_admin,
+)
 from fairlead.api.http.front_end import Services
 from fairlead.api.http.identity_api import known_projects
-from fairlead.api.octavia import make_door
+from fairlead.api.octavia import make_front_end
 from fairlead.api.operator.metrics import Metrics
 from fairlead.changes.identity import Identity
 from fairlead.compilers.ovn import OVN
@@ -24,16 +31,16 @@ from fairlead.model.documents.owner import Kind, Owner
 from fairlead.model.documents.quota import Quota
 from fairlead.model.registry.changeset import Changes, apply_changes
 from fairlead.model.snapshot import Snapshot
-from fairlead.reconciler.dataplanes import Condition
+from fairlead.reconciler.dataplanes import DataplaneState
 from fairlead.reconciler.loop import Reconciler
 from fairlead.runtime.loop_lag import LoopLag
 from fairlead.store.interface import StoreUnavailable
-from harness.api import NOON, Inside, inside, kept_by
+from harness.api import NOON, InProcessServer, dataplanes_with, in_process_server
 
 ADMIN = Identity(user="a", project_id="p", roles=ROLES)
 
 
-def _services(place: Inside) -> Services:
+def _services(place: InProcessServer) -> Services:
     return Services(
         model=place.model,
         applied=place.reconciler.applied,
@@ -42,43 +49,47 @@ def _services(place: Inside) -> Services:
         mtu=1442,
         external_mtu=1500,
         resync_owner=place.reconciler.read_again,
-        news=place.news,
+        wait_for_outcome=place.wait_applied,
     )
 
 
-async def get(folder: Path, path: str, *, caller: Identity | None, now: Condition, origin: str = "") -> httpx.Response:
+async def get(
+    folder: Path, path: str, *, caller: Identity | None, now: DataplaneState, origin: str = ""
+) -> httpx.Response:
     async def authenticate(_: LoginAttempt) -> Identity | None:
         return caller
 
-    async with inside(make_door, folder, "") as place:
-        app = make_app(_services(place), kept_by(place.reconciler, now), authenticate).all
+    async with in_process_server(make_front_end, folder, "") as place:
+        app = make_app(_services(place), dataplanes_with(place.reconciler, now), authenticate).all
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://door") as client:
             await client.post("/network/v2.0/networks", json={"network": {"name": "n"}})
             await client.put("/load-balancer/v2.0/quotas/n", json={"quota": {}})
-            await place.rest()
+            await place.reconcile()
             return await client.get(path, headers={"origin": origin} if origin else {})
 
 
 @pytest.mark.parametrize(
     ("now", "code", "words"),
     [
-        (Condition(connected=True, writes=True), 200, "ready"),
-        (Condition(connected=True, writes=False), 200, "ready: another server writes"),
-        (Condition(connected=False, writes=False), 503, "not ready: OVN is not reachable"),
-        (Condition(connected=True, writes=True, unheard=29.0), 200, "ready"),
+        (DataplaneState(connected=True, is_leader=True), 200, "ready"),
+        (DataplaneState(connected=True, is_leader=False), 200, "ready: another server writes"),
+        (DataplaneState(connected=False, is_leader=False), 503, "not ready: OVN is not reachable"),
+        (DataplaneState(connected=True, is_leader=True, facts_missing_seconds=29.0), 200, "ready"),
         (
-            Condition(connected=True, writes=True, unheard=31.0, unheard_of="which ports are plugged in"),
+            DataplaneState(
+                connected=True, is_leader=True, facts_missing_seconds=31.0, missing_facts="which ports are plugged in"
+            ),
             503,
             "not ready: which ports are plugged in was not heard for 31 s",
         ),
         (
-            Condition(connected=True, writes=True, unheard=31.0),
+            DataplaneState(connected=True, is_leader=True, facts_missing_seconds=31.0),
             503,
             "not ready: what health monitors see was not heard for 31 s",
         ),
     ],
 )
-async def test_ready_is_who_can_bring_a_change_to_ovn(tmp_path: Path, now: Condition, code: int, words: str):
+async def test_readyz_reports_whether_changes_can_reach_ovn(tmp_path: Path, now: DataplaneState, code: int, words: str):
     answer = await get(tmp_path, "/readyz", caller=None, now=now)
     assert (answer.status_code, answer.text) == (code, words + "\n")
 
@@ -94,8 +105,8 @@ async def test_ready_is_who_can_bring_a_change_to_ovn(tmp_path: Path, now: Condi
         ("http://door", 200),
     ],
 )
-async def test_a_web_page_of_another_site_may_not_call(tmp_path: Path, origin: str, code: int):
-    now = Condition(connected=True, writes=True)
+async def test_requests_with_a_foreign_origin_are_rejected(tmp_path: Path, origin: str, code: int):
+    now = DataplaneState(connected=True, is_leader=True)
     answer = await get(tmp_path, "/metrics", caller=ADMIN, now=now, origin=origin)
     assert answer.status_code == code
 
@@ -116,15 +127,15 @@ FORMATS = {
     ("error", "status", "kinds", "words"),
     [
         (
-            NobodyToAsk(1.5),
+            IdentityProviderUnavailable(1.5),
             503,
             {"Server", "HTTPServiceUnavailable", "error", ""},
             "The identity service does not answer",
         ),
-        (SpeaksForNone(), 403, {"Client", "PolicyNotAuthorized", "error", ""}, "The token is for no project."),
+        (NoProjectScope(), 403, {"Client", "PolicyNotAuthorized", "error", ""}, "The token is for no project."),
     ],
 )
-async def test_why_nobody_comes_in_is_said_in_the_format_of_the_door(
+async def test_authentication_errors_use_the_format_of_the_front_end(
     tmp_path: Path, path: str, error: Exception, status: int, kinds: set[str], words: str
 ):
     async def authenticate(attempt: LoginAttempt) -> Identity | None:
@@ -132,9 +143,9 @@ async def test_why_nobody_comes_in_is_said_in_the_format_of_the_door(
         raise error
 
     async def story() -> httpx.Response:
-        async with inside(make_door, tmp_path, "") as place:
-            now = Condition(connected=True, writes=True)
-            app = make_app(_services(place), kept_by(place.reconciler, now), authenticate).all
+        async with in_process_server(make_front_end, tmp_path, "") as place:
+            now = DataplaneState(connected=True, is_leader=True)
+            app = make_app(_services(place), dataplanes_with(place.reconciler, now), authenticate).all
             async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://door") as client:
                 return await client.get(path, headers={"x-auth-token": "t"})
 
@@ -146,14 +157,14 @@ async def test_why_nobody_comes_in_is_said_in_the_format_of_the_door(
     assert answer.headers["x-openstack-request-id"] == "req-1"
 
 
-async def test_who_has_said_nothing_is_told_where_to_log_in(tmp_path: Path):
+async def test_unauthenticated_response_has_a_www_authenticate_challenge(tmp_path: Path):
     async def nobody(_: LoginAttempt) -> Identity | None:
         return None
 
     async def story(**options: str) -> httpx.Response:
-        async with inside(make_door, tmp_path, "") as place:
-            now = Condition(connected=True, writes=True)
-            app = make_app(_services(place), kept_by(place.reconciler, now), nobody, **options).all  # type: ignore[arg-type]
+        async with in_process_server(make_front_end, tmp_path, "") as place:
+            now = DataplaneState(connected=True, is_leader=True)
+            app = make_app(_services(place), dataplanes_with(place.reconciler, now), nobody, **options).all  # type: ignore[arg-type]
             async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://door") as client:
                 return await client.get("/network/v2.0/networks")
 
@@ -164,8 +175,8 @@ async def test_who_has_said_nothing_is_told_where_to_log_in(tmp_path: Path):
     assert answer.json()["error"]["code"] == 401
 
 
-async def test_figures_are_for_administrators(tmp_path: Path):
-    now = Condition(connected=True, writes=True)
+async def test_metrics_are_served_to_administrators_only(tmp_path: Path):
+    now = DataplaneState(connected=True, is_leader=True)
     assert (await get(tmp_path / "1", "/metrics", caller=None, now=now)).status_code == 401
     member = Identity(user="m", project_id="p", roles=frozenset({"member"}))
     assert (await get(tmp_path / "2", "/metrics", caller=member, now=now)).status_code == 403
@@ -194,9 +205,11 @@ async def test_figures_are_for_administrators(tmp_path: Path):
     assert "_created" not in text
 
 
-async def test_what_is_followed_of_others_is_counted(tmp_path: Path):
+async def test_imported_objects_are_counted_in_metrics_and_statistics(tmp_path: Path):
     followed = {("neutron", "port"): 24, ("neutron", "network"): 6, ("lxd", "network"): 2}
-    now = Condition(connected=True, writes=True, follows=True, followed=followed, unreadable=3, hindrances=("no",))
+    now = DataplaneState(
+        connected=True, is_leader=True, imports_networks=True, imported=followed, unreadable=3, blockers=("no",)
+    )
     text = (await get(tmp_path / "1", "/metrics", caller=ADMIN, now=now)).text
     for line in (
         'fairlead_import_connected{dataplane="ovn"} 1.0',
@@ -214,18 +227,18 @@ async def test_what_is_followed_of_others_is_counted(tmp_path: Path):
     }
 
 
-async def test_what_has_no_rows_is_nothing_for_the_operator(tmp_path: Path):
-    now = Condition(connected=True, writes=True)
+async def test_operator_lookup_of_a_kind_without_rows_returns_404(tmp_path: Path):
+    now = DataplaneState(connected=True, is_leader=True)
     answer = await get(tmp_path / "1", "/operator/owners/quota/n", caller=ADMIN, now=now)
     assert (answer.status_code, "has no rows" in answer.text) == (404, True)
     answer = await get(tmp_path / "2", "/operator/owners/n", caller=ADMIN, now=now)
     assert answer.json()["owner"].startswith("network/")
 
 
-async def test_a_project_is_whatever_is_called_so(tmp_path: Path):
+async def test_identity_stub_returns_a_project_for_any_name(tmp_path: Path):
     """The Identity API stub has a project for every name, because the stock client looks it up before it reads a
     quota."""
-    now = Condition(connected=True, writes=True)
+    now = DataplaneState(connected=True, is_leader=True)
     shop = {"id": "shop", "name": "shop", "enabled": True, "domain_id": "default"}
     for number, path in enumerate(("/projects/shop", "/v3/projects/shop")):
         answer = await get(tmp_path / str(number), path, caller=ADMIN, now=now)
@@ -236,7 +249,7 @@ async def test_a_project_is_whatever_is_called_so(tmp_path: Path):
         assert (await get(tmp_path / str(number), path, caller=None, now=now)).status_code == 401
 
 
-def test_projects_are_listed_for_those_who_may_see_them():
+def test_project_list_is_complete_for_administrators_only():
     quotas = (Quota(project_id="shop", network=1), Quota(project_id="bank", pool=1))
     snapshot = apply_changes(Snapshot(), Changes(puts=(*quotas, Router(id="r", project_id="farm", created_at=NOON))), 1)
     assert known_projects(snapshot, ADMIN) == sorted({"bank", "farm", "shop", ADMIN.project_id})
@@ -245,13 +258,17 @@ def test_projects_are_listed_for_those_who_may_see_them():
     assert known_projects(snapshot, replace(member, project_id="new")) == ["new"]
 
 
-async def test_a_server_that_waits_for_a_writer_that_does_not_write_is_not_ready(tmp_path: Path):
+async def test_standby_is_not_ready_while_changes_wait_for_the_leader(tmp_path: Path):
     async def run() -> str:
-        async with inside(make_door, tmp_path, "") as place:
+        async with in_process_server(make_front_end, tmp_path, "") as place:
             reconciler = Reconciler(dataplane=OVN, driver=place.driver, snapshot=Snapshot, clock=lambda: clock[0])
             reconciler.mark([Owner(Kind.NETWORK, "n")])
             clock[0] = 31.0
-            app = make_app(_services(place), kept_by(reconciler, Condition(connected=True, writes=False)), anybody).all
+            app = make_app(
+                _services(place),
+                dataplanes_with(reconciler, DataplaneState(connected=True, is_leader=False)),
+                authenticate_as_admin,
+            ).all
             async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://door") as client:
                 return (await client.get("/readyz")).text
 
@@ -259,17 +276,21 @@ async def test_a_server_that_waits_for_a_writer_that_does_not_write_is_not_ready
     assert (await run()) == "not ready: another server has the lock; a change waits for 31 s\n"
 
 
-async def test_a_resync_that_cannot_ask_the_store_says_so(tmp_path: Path):
+async def test_reconcile_request_returns_503_while_the_store_is_unavailable(tmp_path: Path):
     async def deleted() -> frozenset[Owner]:
         raise StoreUnavailable("the disk is gone")
 
     async def run() -> tuple[int, object]:
-        async with inside(make_door, tmp_path, "") as place:
+        async with in_process_server(make_front_end, tmp_path, "") as place:
             place.driver.rows = {Owner(Kind.NETWORK, "n"): by_key([LogicalSwitch(name="n")])}
             reconciler = Reconciler(
                 dataplane=OVN, driver=place.driver, snapshot=Snapshot, clock=lambda: 0.0, deleted=deleted
             )
-            app = make_app(_services(place), kept_by(reconciler, Condition(connected=True, writes=True)), anybody).all
+            app = make_app(
+                _services(place),
+                dataplanes_with(reconciler, DataplaneState(connected=True, is_leader=True)),
+                authenticate_as_admin,
+            ).all
             async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://door") as client:
                 answer = await client.post("/operator/resync")
                 return answer.status_code, answer.json()
@@ -282,12 +303,14 @@ async def test_paced_requests_are_counted_by_front_end(tmp_path: Path):
 
     async def authenticate(attempt: LoginAttempt) -> Identity | None:
         if attempt.token is None:
-            raise TooManyChecks(7)
+            raise TooManyLogins(7)
         return ADMIN
 
-    async with inside(make_door, tmp_path, "") as place:
+    async with in_process_server(make_front_end, tmp_path, "") as place:
         app = make_app(
-            _services(place), kept_by(place.reconciler, Condition(connected=True, writes=True)), authenticate
+            _services(place),
+            dataplanes_with(place.reconciler, DataplaneState(connected=True, is_leader=True)),
+            authenticate,
         )
         transport = httpx.ASGITransport(app=app.all)
         async with httpx.AsyncClient(transport=transport, base_url="http://door") as client:
@@ -307,9 +330,9 @@ def paced(text: str) -> dict[tuple[str, str], float]:
     return {(api, outcome): float(value) for api, outcome, value in re.findall(pattern, text, re.MULTILINE)}
 
 
-async def test_counts_of_paced_requests_exist_before_the_first(tmp_path: Path):
+async def test_paced_request_counters_start_at_zero(tmp_path: Path):
     """A rate over a counter that appears with its first event misses this event."""
-    answer = await get(tmp_path, "/metrics", caller=ADMIN, now=Condition(connected=True, writes=True))
+    answer = await get(tmp_path, "/metrics", caller=ADMIN, now=DataplaneState(connected=True, is_leader=True))
     apis = {"load-balancer", "network", "operator", "agent", "plugin", "1.0", "projects", "v3", "root", "other"}
     found = paced(answer.text)
     assert apis == {api for api, _ in found}
@@ -321,21 +344,21 @@ async def test_counts_of_paced_requests_exist_before_the_first(tmp_path: Path):
     [(200, True, "delayed"), (503, True, "delayed"), (429, True, "refused"), (429, False, "refused")],
 )
 async def test_a_paced_request_has_one_outcome(tmp_path: Path, status: int, delayed: bool, outcome: str):
-    async with inside(make_door, tmp_path, "") as place:
-        dataplanes = kept_by(place.reconciler, Condition(connected=True, writes=True))
+    async with in_process_server(make_front_end, tmp_path, "") as place:
+        dataplanes = dataplanes_with(place.reconciler, DataplaneState(connected=True, is_leader=True))
         metrics = Metrics(_services(place), dataplanes, LoopLag(), frozenset({"network"}))
     metrics.observe(Answered(path="/network/x", method="GET", status=status, seconds=0.1, delayed=delayed))
     found = paced(generate_latest(metrics._registry).decode())
     assert {each: value for each, value in found.items() if value} == {("network", outcome): 1.0}
 
 
-async def test_strangers_leave_no_names_in_the_metrics(tmp_path: Path):
+async def test_unknown_paths_and_methods_add_no_metric_labels(tmp_path: Path):
     """Unknown paths and methods do not become label values, because each would be kept forever."""
 
     async def run() -> tuple[str, str]:
-        async with inside(make_door, tmp_path, "") as place:
-            now = Condition(connected=True, writes=True)
-            app = make_app(_services(place), kept_by(place.reconciler, now), anybody).all
+        async with in_process_server(make_front_end, tmp_path, "") as place:
+            now = DataplaneState(connected=True, is_leader=True)
+            app = make_app(_services(place), dataplanes_with(place.reconciler, now), authenticate_as_admin).all
             async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://door") as client:
                 await client.get("/nothing/x")
                 await client.request("BREW", "/nothing/x")

@@ -10,17 +10,17 @@ import pytest
 from fairlead.api.http import authentication, rate_limit
 from fairlead.api.http.authentication import (
     FAILURES,
-    WAITING,
+    MAX_QUEUED,
     BadPasswordFile,
     Failures,
     HttpBasic,
     LoginAttempt,
-    TooManyChecks,
-    anybody,
+    TooManyLogins,
+    authenticate_as_admin,
     common_name,
     read_password_file,
 )
-from fairlead.runtime.fair_semaphore import Gone
+from fairlead.runtime.fair_semaphore import ClientDisconnected
 from harness.front_ends.lxd_keys import make_certificate
 
 HASH = bcrypt.hashpw(b"secret", bcrypt.gensalt(4)).decode()
@@ -40,7 +40,7 @@ def users(tmp_path: Path):
     return read_password_file(path)
 
 
-async def test_a_right_password_is_a_user_with_project_and_roles(users):
+async def test_valid_password_yields_user_project_and_roles(users):
     check = HttpBasic(users)
     for _ in range(2):
         ann = await check(LoginAttempt(authorization=basic(b"ann:secret"), project_id="other"))
@@ -53,7 +53,7 @@ async def test_a_right_password_is_a_user_with_project_and_roles(users):
     assert bob.chassis == frozenset()
 
 
-def test_a_line_may_name_the_chassis_of_an_agent(tmp_path: Path):
+def test_password_file_line_assigns_chassis_to_an_agent(tmp_path: Path):
     path = tmp_path / "users"
     path.write_text(f"n1:{HASH}:ops:service:node-1\nrack:{HASH}:ops:service:node-2,node-3\nold:{HASH}:ops:service\n")
     found = {name: user.identity.chassis for name, user in read_password_file(path).items()}
@@ -61,7 +61,7 @@ def test_a_line_may_name_the_chassis_of_an_agent(tmp_path: Path):
 
 
 @pytest.mark.parametrize("end", ["service:", "service:a,", "member:a"])
-def test_chassis_are_for_agents_and_have_names(tmp_path: Path, end: str):
+def test_invalid_chassis_column_of_the_password_file_is_rejected(tmp_path: Path, end: str):
     path = tmp_path / "users"
     path.write_text(f"n1:{HASH}:ops:{end}\n")
     with pytest.raises(BadPasswordFile, match="users:1: the fifth column names chassis, of a user with the role"):
@@ -73,7 +73,7 @@ def test_chassis_are_for_agents_and_have_names(tmp_path: Path, end: str):
     [None, "", "Bearer x", "Basic", "Basic ???", basic(b"ann"), basic(b"ann:wrong"), basic(b"eve:secret"),
      basic(b"ann:"), basic(b"\xff:x"), "Basic \x80", basic(b"ann:secret\0"), basic(b"ann:" + b"x" * 500)],
 )  # fmt: skip
-async def test_anything_else_is_nobody(users, header):
+async def test_missing_or_wrong_credentials_yield_no_identity(users, header):
     assert (await HttpBasic(users)(LoginAttempt(authorization=header))) is None
 
 
@@ -82,7 +82,7 @@ async def test_anything_else_is_nobody(users, header):
     ["ann", "ann:x:p:admin", f"ann:{HASH}:p", f"ann:{HASH}:p:king", f"ann:{HASH}:p:"],
     ids=["no hash", "no bcrypt", "no roles", "no such role", "empty role"],
 )
-def test_a_bad_line_is_told_with_its_number_and_without_its_hash(tmp_path: Path, line: str):
+def test_password_file_error_has_the_line_number_and_no_hash(tmp_path: Path, line: str):
     path = tmp_path / "users"
     path.write_text(f"\n{line}\n")
     with pytest.raises(BadPasswordFile, match="users:2: a line is") as caught:
@@ -90,39 +90,39 @@ def test_a_bad_line_is_told_with_its_number_and_without_its_hash(tmp_path: Path,
     assert HASH not in str(caught.value)
 
 
-async def test_without_authentication_everybody_is_administrator_of_the_project_he_names():
-    who = await anybody(LoginAttempt(project_id="p1"))
+async def test_disabled_authentication_makes_callers_project_administrators():
+    who = await authenticate_as_admin(LoginAttempt(project_id="p1"))
     assert who is not None
     assert (who.project_id, who.is_admin) == ("p1", True)
     for header, project in ((None, "default"), ("\0\x85", "default"), ("p\0" * 40, "p" * 36)):
-        who = await anybody(LoginAttempt(project_id=header))
+        who = await authenticate_as_admin(LoginAttempt(project_id=header))
         assert who is not None
         assert who.project_id == project
 
 
 def attempt(name: str, password: str, address: str = "10.0.0.1", gone: asyncio.Event | None = None) -> LoginAttempt:
-    return LoginAttempt(authorization=basic(f"{name}:{password}".encode()), address=address, gone=gone)
+    return LoginAttempt(authorization=basic(f"{name}:{password}".encode()), address=address, disconnected=gone)
 
 
 async def outcome(check: HttpBasic, who: LoginAttempt) -> str:
     try:
         return "right" if await check(who) else "wrong"
-    except (TooManyChecks, Gone) as error:
+    except (TooManyLogins, ClientDisconnected) as error:
         return type(error).__name__
 
 
-async def test_an_address_fails_so_often_and_others_are_not_held_back_nor_who_was_right_before(users):
+async def test_failed_logins_throttle_one_address_except_for_known_credentials(users):
     check = HttpBasic(users)
     assert await outcome(check, attempt("ann", "secret")) == "right"
     found = [await outcome(check, attempt("ann", f"wrong {number}")) for number in range(FAILURES + 5)]
-    assert found == ["wrong"] * FAILURES + ["TooManyChecks"] * 5
+    assert found == ["wrong"] * FAILURES + ["TooManyLogins"] * 5
     assert await outcome(check, attempt("ann", "secret")) == "right"
-    assert await outcome(check, attempt("root", "secret")) == "TooManyChecks"
+    assert await outcome(check, attempt("root", "secret")) == "TooManyLogins"
     assert await outcome(check, attempt("root", "secret", "10.0.0.2")) == "right"
     assert await outcome(check, attempt("root", "secret")) == "right"
 
 
-async def test_lines_of_checks_have_an_end_and_who_hung_up_is_not_checked(users, monkeypatch: pytest.MonkeyPatch):
+async def test_password_check_queue_is_bounded_and_skips_closed_connections(users, monkeypatch: pytest.MonkeyPatch):
     """2,000 requests with a wrong password from one address, all cancelled: another address is checked immediately."""
 
     check, gone, checked = HttpBasic(users), asyncio.Event(), list[bytes]()
@@ -133,14 +133,14 @@ async def test_lines_of_checks_have_an_end_and_who_hung_up_is_not_checked(users,
     patient = asyncio.create_task(outcome(check, attempt("ann", "secret", "10.0.0.2")))
     gone.set()
     found = [await each for each in crowd]
-    assert found.count("Gone") == WAITING
-    assert found.count("TooManyChecks") == 2000 - WAITING - authentication.CHECKS_AT_ONCE
+    assert found.count("ClientDisconnected") == MAX_QUEUED
+    assert found.count("TooManyLogins") == 2000 - MAX_QUEUED - authentication.MAX_CONCURRENT_CHECKS
     assert await patient == "right"
-    assert len(checked) == authentication.CHECKS_AT_ONCE + 1
+    assert len(checked) == authentication.MAX_CONCURRENT_CHECKS + 1
 
 
-def test_the_table_of_failures_is_bounded_and_forgives(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(rate_limit, "REMEMBERED_ADDRESSES", 3)
+def test_failed_login_table_is_bounded_and_expires(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(rate_limit, "MAX_TRACKED_ADDRESSES", 3)
     now = [0.0]
     failures = Failures(lambda: now[0])
     for number in range(5):
@@ -148,12 +148,12 @@ def test_the_table_of_failures_is_bounded_and_forgives(monkeypatch: pytest.Monke
     assert len(failures) == 3
     for _ in range(FAILURES):
         failures.add("a")
-    assert failures.wait("a") == authentication.FORGIVEN
-    now[0] = authentication.FORGIVEN
+    assert failures.wait("a") == authentication.FAILURE_RECOVERY_SECONDS
+    now[0] = authentication.FAILURE_RECOVERY_SECONDS
     assert failures.wait("a") == 0
 
 
-async def test_users_that_are_read_again_count_at_once(users, tmp_path: Path):
+async def test_reloaded_users_take_effect_immediately(users, tmp_path: Path):
     check = HttpBasic(users)
     assert await outcome(check, attempt("ann", "secret")) == "right"
     await check.replace({name: user for name, user in users.items() if name != "ann"})
@@ -161,7 +161,7 @@ async def test_users_that_are_read_again_count_at_once(users, tmp_path: Path):
     assert await outcome(check, attempt("root", "secret")) == "right"
 
 
-async def test_who_shows_a_certificate_has_no_password(tmp_path: Path):
+async def test_certificate_users_cannot_log_in_by_password(tmp_path: Path):
     der, _ = make_certificate()
     name = common_name(der)
     path = tmp_path / "users"

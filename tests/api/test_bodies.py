@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from starlette.requests import Request
 
-from fairlead.api.http.authentication import HttpBasic, LoginAttempt, anybody
-from fairlead.api.http.front_end import DEEPEST_BODY, LARGEST_BODY, LONG_BODY, MOST_VALUES, read_json
+from fairlead.api.http.authentication import HttpBasic, LoginAttempt, authenticate_as_admin
+from fairlead.api.http.front_end import MAX_BODY_BYTES, MAX_BODY_DEPTH, MAX_BODY_VALUES, THREADED_BODY_BYTES, read_json
 from fairlead.changes.identity import Identity
-from fairlead.store.model import ASKING_PROJECT
+from fairlead.store.model import REQUEST_PROJECT
 from harness.caller import Caller
-from harness.values import FEW, JSON, NEARLY
+from harness.values import FEW_EXAMPLES, JSON, NEARLY_VALID
 
 NETWORK, BALANCER = "/network/v2.0", "/load-balancer/v2.0/lbaas"
 PLACES = {
@@ -29,7 +29,7 @@ PLACES = {
     f"{BALANCER}/healthmonitors": "healthmonitor",
     f"{BALANCER}/l7policies": "l7policy",
 }
-FEWER = settings(FEW, max_examples=FEW.max_examples * 2 // 5)
+FEWER = settings(FEW_EXAMPLES, max_examples=FEW_EXAMPLES.max_examples * 2 // 5)
 
 
 @pytest.fixture(scope="module")
@@ -56,44 +56,44 @@ def caller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Caller]:
     ],
     ids=lambda body: repr(body[:12]),
 )  # fmt: skip
-def test_what_is_no_body_is_refused(caller: Caller, body: bytes):
+def test_invalid_json_body_is_rejected(caller: Caller, body: bytes):
     for path in PLACES:
         assert caller.send("POST", path, content=body).status_code == 400
 
 
-def test_the_last_of_two_equal_names_counts(caller: Caller):
+def test_last_of_duplicate_json_names_wins(caller: Caller):
     body = b'{"network": {"name": "first", "name": "second"}}'
     assert caller.send("POST", f"{NETWORK}/networks", content=body).json()["network"]["name"] == "second"
 
 
 @pytest.mark.parametrize(("path", "root"), PLACES.items())
-def test_a_body_has_a_size_and_a_depth(caller: Caller, path: str, root: str):
-    large = b'{"x": "' + b"x" * LARGEST_BODY + b'"}'
+def test_body_size_and_depth_are_limited(caller: Caller, path: str, root: str):
+    large = b'{"x": "' + b"x" * MAX_BODY_BYTES + b'"}'
     assert caller.send("POST", path, content=large).status_code == 413
     deep: Any = "x"
-    for _ in range(DEEPEST_BODY):
+    for _ in range(MAX_BODY_DEPTH):
         deep = [deep]
     answer = caller.send("POST", path, json={root: {"name": deep}})
-    assert (answer.status_code, f"more than {DEEPEST_BODY} levels" in answer.text) == (400, True)
+    assert (answer.status_code, f"more than {MAX_BODY_DEPTH} levels" in answer.text) == (400, True)
 
 
 @pytest.mark.parametrize("value", ["[]", "{}", "1", '{"a":1}', '"x"'])
-def test_a_body_has_so_many_values(caller: Caller, value: str):
+def test_number_of_values_in_a_body_is_limited(caller: Caller, value: str):
     """A body with more values is refused before it is parsed, because parsing would take long."""
-    some = MOST_VALUES // (1 + sum(map(value.count, "[{,"))) - 1
-    for count, words in ((some, "Body contains invalid data"), (some + 3, f"more than {MOST_VALUES} values")):
+    some = MAX_BODY_VALUES // (1 + sum(map(value.count, "[{,"))) - 1
+    for count, words in ((some, "Body contains invalid data"), (some + 3, f"more than {MAX_BODY_VALUES} values")):
         answer = caller.send("POST", f"{NETWORK}/networks", content=f"[{','.join([value] * count)}]")
         assert (answer.status_code, words in answer.text) == (400, True), (count, answer.text)
 
 
 NAMES = ("name", "tags", "network_id", "cidr", "fixed_ips", "vip_network_id", "listeners", "protocol", "x", "routes")
-VALUES = st.one_of(JSON, NEARLY)
+VALUES = st.one_of(JSON, NEARLY_VALID)
 BODIES = st.one_of(VALUES, st.dictionaries(st.sampled_from(NAMES), VALUES))
 
 
 @FEWER
 @given(body=BODIES, wrapped=st.booleans())
-def test_any_body_is_answered(caller: Caller, body: Any, wrapped: bool):
+def test_random_body_causes_no_internal_error(caller: Caller, body: Any, wrapped: bool):
     for path, root in PLACES.items():
         caller.send("POST", path, json={root: body} if wrapped else body)
 
@@ -103,12 +103,12 @@ FILTERS = ("name", "fixed_ips", "network_id", "loadbalancer_id", "admin_state_up
 MEANT = st.sampled_from(
     ["name", "asc", "desc", "name:desc", "id", "tags", "members", "1", "True", "ip_address=10.0.0.1"]
 )
-QUERIES = st.lists(st.tuples(st.sampled_from(WORDS + FILTERS), st.one_of(NEARLY, st.text(), MEANT)), max_size=4)
+QUERIES = st.lists(st.tuples(st.sampled_from(WORDS + FILTERS), st.one_of(NEARLY_VALID, st.text(), MEANT)), max_size=4)
 
 
 @FEWER
 @given(query=QUERIES)
-def test_any_query_is_answered(caller: Caller, query: list[tuple[str, str]]):
+def test_random_query_causes_no_internal_error(caller: Caller, query: list[tuple[str, str]]):
     for path in PLACES:
         caller.send("GET", path, params=query)
 
@@ -116,12 +116,12 @@ def test_any_query_is_answered(caller: Caller, query: list[tuple[str, str]]):
 @pytest.mark.parametrize(
     "query", ["%", "%ff", "%ed%a0%80=1", "&&&=", "limit=%00", "limit=" + "9" * 5000, "?", "a" * 5000, "sort=:::,,"]
 )
-def test_what_is_no_query_is_answered(caller: Caller, query: str):
+def test_malformed_query_causes_no_internal_error(caller: Caller, query: str):
     for path in PLACES:
         caller.send("GET", f"{path}?{query}")
 
 
-def test_a_path_with_a_line_break_is_no_path_of_the_door(caller: Caller):
+def test_path_with_a_line_break_returns_404(caller: Caller):
     for path in PLACES:
         answer = caller.send("GET", f"{path}/a%0Ab")
         assert answer.status_code == 404
@@ -139,7 +139,7 @@ def test_a_path_with_a_line_break_is_no_path_of_the_door(caller: Caller):
         ),
     ),
 )  # fmt: skip
-def test_any_header_is_answered(caller: Caller, name: str, value: bytes):
+def test_random_header_causes_no_internal_error(caller: Caller, name: str, value: bytes):
     for path, root in PLACES.items():
         answer = caller.client.build_request("POST", path, json={root: {}})
         headers = [(key, old) for key, old in answer.headers.raw if key.lower() != name.encode()]
@@ -147,25 +147,25 @@ def test_any_header_is_answered(caller: Caller, name: str, value: bytes):
 
 
 @FEWER
-@given(header=st.one_of(st.text(), st.binary().map(lambda value: value.decode("latin-1")), NEARLY))
-async def test_any_authorization_is_somebody_or_nobody(header: str):
+@given(header=st.one_of(st.text(), st.binary().map(lambda value: value.decode("latin-1")), NEARLY_VALID))
+async def test_random_authorization_header_raises_no_error(header: str):
     check = HttpBasic({})
     for text in (header, f"Basic {header}", f"basic {header}"):
         assert (await check(LoginAttempt(authorization=text, project_id=header))) is None
-    caller = await anybody(LoginAttempt(authorization=header, project_id=header))
+    caller = await authenticate_as_admin(LoginAttempt(authorization=header, project_id=header))
     assert isinstance(caller, Identity)
     assert len(caller.project_id) <= 36
 
 
-async def test_large_bodies_of_one_project_keep_nobody_else_waiting():
+async def test_large_bodies_of_one_project_do_not_delay_other_projects():
     """One body is being read and one is queued; then another project's turn comes, however many the first one has."""
-    body, order = json.dumps(["x" * 100] * (LONG_BODY // 100)).encode(), list[str]()
+    body, order = json.dumps(["x" * 100] * (THREADED_BODY_BYTES // 100)).encode(), list[str]()
 
     async def receive() -> dict[str, Any]:
         return {"type": "http.request", "body": body, "more_body": False}
 
     async def read(project: str) -> None:
-        ASKING_PROJECT.set(project)
+        REQUEST_PROJECT.set(project)
         await read_json(Request({"type": "http", "headers": []}, receive), lambda value: value)
         order.append(project)
 

@@ -3,9 +3,9 @@
 from datetime import UTC, datetime, timedelta
 
 from fairlead.api.agents.traffic_counters import NodeCounts
-from fairlead.model.documents.traffic_counters import Figures
-from fairlead.model.documents.unresponsive_nodes import SilentNode
-from fairlead.runtime.steps import at_once
+from fairlead.model.documents.traffic_counters import TrafficCounters
+from fairlead.model.documents.unresponsive_nodes import UnresponsiveNode
+from fairlead.runtime.steps import run_to_completion
 
 
 class Clock:
@@ -22,33 +22,33 @@ def age(_: str) -> float:
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
-def test_a_server_goes_on_from_what_is_stored_of_a_silent_node():
+def test_servers_continue_from_stored_counters_of_an_unresponsive_node():
     """Servers continue from stored counters: one received all reports, one missed the last, one started later. The node
     had lost its file."""
-    clock, stored = Clock(), dict[str, SilentNode]()
+    clock, stored = Clock(), dict[str, UnresponsiveNode]()
     there, missed, late = (
         NodeCounts(clock, lambda: NOON + timedelta(seconds=clock.now), lambda: dict(stored)) for _ in range(3)
     )
     for told in (100, 40, 50):
-        there.report("node1", {"web": Figures(connections=told, active=1)}, 10, age)
+        there.record("node1", {"web": TrafficCounters(connections=told, active=1)}, 10, age)
         if told != 50:
-            missed.report("node1", {"web": Figures(connections=told)}, 10, age)
+            missed.record("node1", {"web": TrafficCounters(connections=told)}, 10, age)
         clock.now += 10
-    assert there.silent() == {}
+    assert there.unresponsive() == {}
     clock.now += 20
-    assert there.silent() == {"node1": 0}
-    node = at_once(there.last_words("node1"))
-    assert node == SilentNode(
+    assert there.unresponsive() == {"node1": 0}
+    node = run_to_completion(there.stored_report("node1"))
+    assert node == UnresponsiveNode(
         name="node1",
         since=NOON + timedelta(seconds=120),
-        counted=(("web", Figures(connections=110)),),
-        told=(("web", Figures(connections=50)),),
+        counted=(("web", TrafficCounters(connections=110)),),
+        told=(("web", TrafficCounters(connections=50)),),
     )
     stored["node1"] = node
     servers = (there, missed, late)
-    assert [each.total(["web"]) for each in servers] == [Figures(connections=110)] * 3
-    assert [(each.silent(), each.is_heard("node1")) for each in servers[1:]] == [({}, False)] * 2
+    assert [each.total(["web"]) for each in servers] == [TrafficCounters(connections=110)] * 3
+    assert [(each.unresponsive(), each.is_responsive("node1")) for each in servers[1:]] == [({}, False)] * 2
     for each in servers:
-        each.report("node1", {"web": Figures(connections=55)}, 10, age)
-    assert [each.total(["web"]) for each in servers] == [Figures(connections=115)] * 3
-    assert late.is_heard("node1")
+        each.record("node1", {"web": TrafficCounters(connections=55)}, 10, age)
+    assert [each.total(["web"]) for each in servers] == [TrafficCounters(connections=115)] * 3
+    assert late.is_responsive("node1")

@@ -8,15 +8,15 @@ from typing import Any
 
 from immutables import Map
 
-from fairlead.agent_protocol.slice_lines import Slice
+from fairlead.agent_protocol.slice_lines import SliceBuilder
 from fairlead.api import octavia
 from fairlead.model.documents.chassis import Chassis
 from fairlead.model.documents.loadbalancer import Listener, LoadBalancer, Member, Pool
 from fairlead.model.documents.owner import Kind, Owner
 from fairlead.model.registry.changeset import Changes
 from fairlead.model.registry.facts import CHASSIS
-from fairlead.runtime.steps import at_once
-from harness.api import Inside, inside
+from fairlead.runtime.steps import run_to_completion
+from harness.api import InProcessServer, in_process_server
 from harness.front_ends import agent_channel
 from harness.front_ends.octavia_world import MONITOR, ROOT, SUBNET, machine, machines, network
 from harness.waiting import eventually
@@ -30,39 +30,39 @@ TREE = {
 }
 
 
-async def test_nothing_is_kept_of_a_load_balancer_that_was_deleted(tmp_path: Path):
-    async with inside(octavia.make_door, tmp_path, "/load-balancer") as place:
+async def test_deleted_load_balancers_leave_no_objects_in_memory(tmp_path: Path):
+    async with in_process_server(octavia.make_front_end, tmp_path, "/load-balancer") as place:
         await place.model.write(lambda _: Changes(puts=(network(), *machines())))
-        await place.rest()
+        await place.reconcile()
         agent = listening(place)
-        gone = [await live_and_die(place, agent) for _ in range(CYCLES)]
-        agent.concerned.clear()
+        gone = [await create_and_delete(place, agent) for _ in range(CYCLES)]
+        agent.notified_owners.clear()
         await eventually(lambda: not place.services.nodes.channel.writing)
         parts = in_memory(LoadBalancer, Listener, Pool, Member)
         assert [] == [each for each in parts if any(each.id in names for names in gone)]
         assert [] == remembering(gone)
 
 
-def listening(place: Inside) -> agent_channel.Listener:
+def listening(place: InProcessServer) -> agent_channel.AgentEnd:
     """Return the agent of a chassis that has a machine on the network."""
     channel = place.services.nodes.channel
     channel._frame = bytes
     one = Chassis(name="one", host="one.example", ports=Map({machine(11): True}))
-    at_once(place.model.observe(CHASSIS, {"one": one}))
-    agent = agent_channel.Listener(channel, Slice("one"))
+    run_to_completion(place.model.observe(CHASSIS, {"one": one}))
+    agent = agent_channel.AgentEnd(channel, SliceBuilder("one"))
     agent.listen()
     return agent
 
 
-async def live_and_die(place: Inside, agent: agent_channel.Listener) -> frozenset[str]:
+async def create_and_delete(place: InProcessServer, agent: agent_channel.AgentEnd) -> frozenset[str]:
     """Create a load balancer, send it to the agent, change and delete it; return the ids of it and its parts."""
-    made = (await place.good("POST", f"{ROOT}/loadbalancers", {"loadbalancer": TREE}))["loadbalancer"]
-    at_once(place.services.nodes.channel.looking())
-    agent.hang_up()
+    made = (await place.call_ok("POST", f"{ROOT}/loadbalancers", {"loadbalancer": TREE}))["loadbalancer"]
+    run_to_completion(place.services.nodes.channel.recompute_reaches())
+    agent.disconnect()
     agent.slice.cursor = ""  # a restarted agent: it receives the whole slice
     agent.listen()
-    await place.good("PUT", f"{ROOT}/pools/{made['pools'][0]['id']}", {"pool": {"name": "q"}})
-    await place.good("DELETE", f"{ROOT}/loadbalancers/{made['id']}?cascade=true")
+    await place.call_ok("PUT", f"{ROOT}/pools/{made['pools'][0]['id']}", {"pool": {"name": "q"}})
+    await place.call_ok("DELETE", f"{ROOT}/loadbalancers/{made['id']}?cascade=true")
     assert Owner(Kind.LOAD_BALANCER, made["id"]) not in agent.slice.snapshot.generations
     pool = made["pools"][0]
     parts = (made, made["listeners"][0], pool, pool["members"][0], pool["healthmonitor"])

@@ -20,7 +20,7 @@ BODY = {
 }
 
 
-class Both:
+class BothFrontEnds:
     def __init__(self, caller: Caller) -> None:
         self._caller = caller
         self.network = caller.make(f"{NETWORK}/networks", "network", name="net")["id"]
@@ -44,13 +44,13 @@ class Both:
 
 
 @pytest.fixture
-def both(tmp_path: Path) -> Iterator[Both]:
+def both(tmp_path: Path) -> Iterator[BothFrontEnds]:
     opened = Caller(tmp_path)
-    yield Both(opened)
+    yield BothFrontEnds(opened)
     opened.close()
 
 
-def test_octavia_shows_what_lxd_described(both: Both):
+def test_octavia_api_shows_load_balancer_created_by_lxd_api(both: BothFrontEnds):
     both.good("POST", LBS, BODY)
     shown = both.only("loadbalancers")
     assert (shown["vip_address"], shown["description"], shown["vip_network_id"]) == (
@@ -65,7 +65,7 @@ def test_octavia_shows_what_lxd_described(both: Both):
     assert both.only("healthmonitors")["delay"] == 10
 
 
-def test_octavia_changes_what_is_its_own_of_it(both: Both):
+def test_octavia_api_cannot_change_listeners_or_pools_of_lxd_load_balancers(both: BothFrontEnds):
     both.good("POST", LBS, BODY)
     shown, listener, pool = both.only("loadbalancers"), both.only("listeners"), both.only("pools")
     one, tag = f"{LBS}/10.0.0.100", both.send("GET", f"{LBS}/10.0.0.100").headers["etag"]
@@ -109,7 +109,7 @@ TREE = {
 }
 
 
-def test_lxd_shows_what_octavia_made(both: Both):
+def test_lxd_api_shows_load_balancer_created_by_octavia_api(both: BothFrontEnds):
     both.good("POST", f"{BALANCER}/loadbalancers", {"loadbalancer": {**TREE, "vip_subnet_id": both.subnet}})
     one = f"{LBS}/10.0.0.50"
     assert both.good("GET", LBS)["metadata"] == [one]
@@ -146,7 +146,7 @@ def test_lxd_shows_what_octavia_made(both: Both):
     assert both.good("GET", "/1.0/networks/net/forwards")["metadata"] == []
 
 
-def test_lxd_deletes_what_octavia_made_and_does_not_change_it(both: Both):
+def test_lxd_api_deletes_but_does_not_change_octavia_load_balancer(both: BothFrontEnds):
     both.good("POST", f"{BALANCER}/loadbalancers", {"loadbalancer": {**TREE, "vip_subnet_id": both.subnet}})
     one = f"{LBS}/10.0.0.50"
     for method in ("PUT", "PATCH"):
@@ -157,7 +157,7 @@ def test_lxd_deletes_what_octavia_made_and_does_not_change_it(both: Both):
     assert both.good("GET", f"{BALANCER}/loadbalancers")["loadbalancers"] == []
 
 
-def test_a_vip_of_octavias_on_the_uplink_is_its_routers_networks(both: Both):
+def test_lxd_api_lists_octavia_vip_on_the_uplink_under_the_routed_network(both: BothFrontEnds):
     """A VIP that the Octavia API made on the uplink blocks changes of the network's router, so the LXD API lists and
     deletes it."""
     uplink = both.good("POST", f"{NETWORK}/networks", {"network": {"name": "up", "router:external": True}})["network"]
@@ -175,7 +175,7 @@ def test_a_vip_of_octavias_on_the_uplink_is_its_routers_networks(both: Both):
     assert both.good("GET", f"{BALANCER}/loadbalancers")["loadbalancers"] == []
 
 
-def test_octavia_does_not_show_forwards(both: Both):
+def test_octavia_does_not_show_forwards(both: BothFrontEnds):
     port = {"protocol": "tcp", "listen_port": "80", "target_address": "10.0.0.11"}
     both.good("POST", "/1.0/networks/net/forwards", {"listen_address": "10.0.0.100", "ports": [port]})
     for plural in ("loadbalancers", "listeners", "pools"):

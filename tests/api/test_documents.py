@@ -15,7 +15,7 @@ from starlette.routing import BaseRoute, Mount, WebSocketRoute
 
 from fairlead.api import lxd, network, octavia, plugin
 from fairlead.api.agents import routes as agent_routes
-from fairlead.api.http.authentication import anybody
+from fairlead.api.http.authentication import authenticate_as_admin
 from fairlead.api.http.openapi import Operation, operations
 from fairlead.api.network.networks import NETWORKS
 from fairlead.api.network.ports import PORTS
@@ -25,9 +25,9 @@ from fairlead.api.octavia import catalog, specs
 from fairlead.api.octavia.quotas import QUOTA_PUT
 from fairlead.api.operator import routes as operator_routes
 from fairlead.model.documents import sizes
-from harness.api import Inside, play
-from harness.documented import Documented
-from harness.served import make_whole
+from harness.api import InProcessServer, play
+from harness.documented import ResponseValidator
+from harness.served import make_application
 
 DOORS = ("network", "load-balancer", "operator", "agent", "1.0", "plugin")
 
@@ -39,22 +39,22 @@ def doors(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Starlette
     """Return each API front end, and the document that it serves without authentication."""
     found: dict[str, tuple[Starlette, dict[str, Any]]] = {}
 
-    async def story(place: Inside) -> None:
-        services, whole = make_whole(place, anybody)
+    async def story(place: InProcessServer) -> None:
+        services, whole = make_application(place, authenticate_as_admin)
         made = (
-            network.make_door(services),
-            octavia.make_door(services),
-            operator_routes.make_door(services, place.reconciler),
-            agent_routes.make_door(services),
-            lxd.make_door(services),
-            plugin.make_door(services),
+            network.make_front_end(services),
+            octavia.make_front_end(services),
+            operator_routes.make_front_end(services, place.reconciler),
+            agent_routes.make_front_end(services),
+            lxd.make_front_end(services),
+            plugin.make_front_end(services),
         )
         transport = httpx.ASGITransport(app=whole)
         async with httpx.AsyncClient(transport=transport, base_url="http://host") as client:
             for name, door in zip(DOORS, made, strict=True):
                 found[name] = (door, (await client.get(f"/{name}/openapi.json")).json())
 
-    play(octavia.make_door, tmp_path_factory.mktemp("doors"), story)
+    play(octavia.make_front_end, tmp_path_factory.mktemp("doors"), story)
     return found
 
 
@@ -84,7 +84,7 @@ def test_every_route_is_in_the_document(doors, name: str):
 
 
 @pytest.mark.parametrize("name", DOORS)
-def test_a_document_is_openapi_and_its_schemas_are_schemas(doors, name: str):
+def test_openapi_document_and_its_schemas_are_valid(doors, name: str):
     _, document = doors[name]
     assert document["openapi"].startswith("3.1")
     for path, item in document["paths"].items():
@@ -98,7 +98,7 @@ def test_a_document_is_openapi_and_its_schemas_are_schemas(doors, name: str):
 
 
 @pytest.mark.parametrize("collection", [NETWORKS, SUBNETS, PORTS, ROUTERS], ids=lambda found: found.plural)
-def test_every_attribute_of_the_network_door_is_in_its_document(doors, collection):
+def test_network_attributes_are_in_the_openapi_document(doors, collection):
     document = doors["network"][1]["paths"]
     path, root = f"/v2.0/{collection.plural}", collection.singular
 
@@ -111,7 +111,7 @@ def test_every_attribute_of_the_network_door_is_in_its_document(doors, collectio
     known = collection.attributes
     assert attributes("post", path, "requestBody") == {name for name in known if known[name].post}
     assert attributes("put", path + "/{id}", "requestBody") == {name for name in known if known[name].put}
-    assert attributes("get", path + "/{id}", "responses", "200") == {name for name in known if known[name].shows}
+    assert attributes("get", path + "/{id}", "responses", "200") == {name for name in known if known[name].in_responses}
 
 
 @pytest.mark.parametrize(
@@ -138,24 +138,24 @@ def test_every_attribute_of_the_network_door_is_in_its_document(doors, collectio
         ("put", "/l7policies/{l7policy_id}/rules/{id}", "rule", specs.L7_RULE_PUT),
     ],
 )
-def test_every_attribute_of_the_load_balancer_door_is_in_its_document(doors, method, path, root, spec):
+def test_load_balancer_attributes_are_in_the_openapi_document(doors, method, path, root, spec):
     body = doors["load-balancer"][1]["paths"][f"{octavia.PREFIX}{path}"][method]["requestBody"]
     assert set(body["content"]["application/json"]["schema"]["properties"][root]["properties"]) == set(spec)
 
 
-def test_limits_are_stated_where_they_are_enforced(doors):
+def test_openapi_document_states_enforced_limits(doors):
     body = doors["load-balancer"][1]["paths"][f"{octavia.PREFIX}/loadbalancers"]["post"]["requestBody"]
     tree = body["content"]["application/json"]["schema"]["properties"]["loadbalancer"]["properties"]
     listeners = tree["listeners"]["anyOf"][0]
-    assert listeners["maxItems"] == sizes.LISTENERS
+    assert listeners["maxItems"] == sizes.MAX_LISTENERS
     assert listeners["items"]["properties"]["protocol_port"] == {"type": "integer", "minimum": 1, "maximum": 65535}
     pool = listeners["items"]["properties"]["default_pool"]["anyOf"][0]["properties"]
-    assert pool["members"]["anyOf"][0]["maxItems"] == sizes.MEMBERS
+    assert pool["members"]["anyOf"][0]["maxItems"] == sizes.MAX_MEMBERS
 
 
-def test_a_wrong_answer_is_found(doors):
+def test_undocumented_response_fails_the_document_check(doors):
     door, document = doors["load-balancer"]
-    documented = Documented(door, document["components"])
+    documented = ResponseValidator(door, document["components"])
     path = "/v2.0/lbaas/providers"
     documented.check("GET", path, 200, b'{"providers": []}')
     for status, body in ((200, b'{"providers": 1}'), (200, b'{"providers": [], "x": 1}'), (418, b"{}"), (404, b"{}")):
@@ -163,17 +163,17 @@ def test_a_wrong_answer_is_found(doors):
             documented.check("GET", path, status, body)
 
 
-def test_a_document_needs_no_name(tmp_path: Path):
+def test_openapi_document_needs_no_authentication(tmp_path: Path):
     """OpenAPI documents need no authentication; the state of the server does."""
 
     async def nobody(_: object) -> None:
         return None
 
-    async def story(place: Inside) -> None:
-        for authenticate, expected in ((nobody, [200, 401]), (anybody, [200, 200])):
-            _, whole = make_whole(place, authenticate)
+    async def story(place: InProcessServer) -> None:
+        for authenticate, expected in ((nobody, [200, 401]), (authenticate_as_admin, [200, 200])):
+            _, whole = make_application(place, authenticate)
             async with httpx.AsyncClient(transport=httpx.ASGITransport(app=whole), base_url="http://host") as client:
                 paths = ("/operator/openapi.json", "/operator/statistics")
                 assert [(await client.get(path)).status_code for path in paths] == expected
 
-    play(octavia.make_door, tmp_path, story)
+    play(octavia.make_front_end, tmp_path, story)

@@ -10,10 +10,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from fairlead.api.http.front_end import ApiError
-from fairlead.api.http.front_end_builder import SENTENCE, Door, sentence
+from fairlead.api.http.front_end_builder import SENTENCE, ApiFrontEnd, sentence
 from fairlead.api.http.openapi import Operation
 from fairlead.changes.identity import Identity
-from fairlead.store.interface import Overtaken, StoreUnavailable
+from fairlead.store.interface import RetriesExhausted, StoreUnavailable
 
 
 def only_admin(who: Identity) -> None:
@@ -25,7 +25,7 @@ async def ask(raised: Exception, *, roles: frozenset[str] = frozenset({"admin"})
     async def handler(request: Request) -> Response:
         raise raised
 
-    door = Door(path="/d", title="a door", error=SENTENCE, fault=sentence, admits=only_admin, **manners)
+    door = ApiFrontEnd(path="/d", title="a door", error=SENTENCE, fault=sentence, authorize=only_admin, **manners)
     app = door.build([Operation("GET", "/here", handler, gives={200: None})])
 
     async def known(scope: Any, receive: Any, send: Any) -> None:
@@ -42,29 +42,29 @@ async def ask(raised: Exception, *, roles: frozenset[str] = frozenset({"admin"})
     [
         (ApiError(418, "tea"), 418, "tea"),
         (StoreUnavailable("the disk is full"), 503, "nothing was written: the disk is full"),
-        (Overtaken("others wrote first"), 409, "Nothing was written: others wrote first"),
+        (RetriesExhausted("others wrote first"), 409, "Nothing was written: others wrote first"),
         (HTTPException(405, "no", {"Allow": "PUT"}), 405, "no"),
         (ValueError("a secret"), 500, "The server made a mistake"),
     ],
 )
-async def test_whatever_is_raised_leaves_in_the_format_of_the_door(raised: Exception, status: int, words: str):
+async def test_exceptions_leave_in_the_error_format_of_the_front_end(raised: Exception, status: int, words: str):
     answer = await ask(raised)
     assert answer.status_code == status
     assert words in answer.json()["error"]
     assert "secret" not in answer.text
 
 
-async def test_what_could_not_be_stored_may_be_tried_again_and_headers_of_a_refusal_stay():
-    for error in (StoreUnavailable("it is away"), Overtaken("others wrote first")):
+async def test_store_errors_have_retry_after_and_http_errors_keep_headers():
+    for error in (StoreUnavailable("it is away"), RetriesExhausted("others wrote first")):
         assert (await ask(error)).headers["retry-after"] == "1"
     assert (await ask(HTTPException(405, "no", {"Allow": "PUT"}))).headers["allow"] == "PUT"
 
 
-async def test_a_door_has_its_own_words():
-    answer = await ask(ValueError("3"), words={ValueError: lambda _, error: ApiError(409, f"not {error}")})
+async def test_front_end_maps_exceptions_to_its_own_errors():
+    answer = await ask(ValueError("3"), error_texts={ValueError: lambda _, error: ApiError(409, f"not {error}")})
     assert (answer.status_code, answer.json()) == (409, {"error": "not 3"})
 
 
-async def test_who_may_not_come_in_is_not_heard():
+async def test_unauthorized_request_does_not_reach_the_handler():
     answer = await ask(ApiError(418, "tea"), roles=frozenset({"member"}))
     assert (answer.status_code, answer.json()) == (403, {"error": "not for you"})

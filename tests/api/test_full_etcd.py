@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from harness.caller import Caller
-from harness.etcd import Etcd, started
+from harness.etcd import EtcdCluster, etcd_cluster
 
 pytestmark = pytest.mark.slow
 
@@ -18,7 +18,7 @@ QUOTA = 2**22
 TAGS = [f"{number:03}" + "x" * 252 for number in range(90)]
 
 
-def make(etcd: Etcd, folder: Path) -> Iterator[Caller]:
+def make(etcd: EtcdCluster, folder: Path) -> Iterator[Caller]:
     made = Caller(folder, url=f"{etcd.url}/full")
     yield made
     made.close()
@@ -27,18 +27,18 @@ def make(etcd: Etcd, folder: Path) -> Iterator[Caller]:
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Caller]:
     """Yield a caller over an etcd whose request limit is smaller than a large load balancer."""
-    with started(f"--max-request-bytes={SMALL}") as etcd:
+    with etcd_cluster(f"--max-request-bytes={SMALL}") as etcd:
         yield from make(etcd, tmp_path)
 
 
-def said(door: str, answer: httpx.Response) -> tuple[int, str, str]:
+def error_text(door: str, answer: httpx.Response) -> tuple[int, str, str]:
     body: Any = answer.json()
     if door == "network":
         return answer.status_code, body["NeutronError"]["type"], body["NeutronError"]["message"]
     return answer.status_code, str(body["faultcode"]), body["faultstring"]
 
 
-def ask(caller: Caller, method: str, path: str, body: Any = None) -> httpx.Response:
+def request(caller: Caller, method: str, path: str, body: Any = None) -> httpx.Response:
     return caller._runner.run(caller.client.request(method, path, json=body))
 
 
@@ -48,38 +48,38 @@ def new_network(caller: Caller) -> str:
     return made
 
 
-def test_a_change_that_etcd_does_not_take_is_refused_in_each_doors_words(small: Caller):
+def test_change_above_the_etcd_request_limit_is_rejected_in_api_format(small: Caller):
     net = new_network(small)
     balancer = {"vip_network_id": net, "tags": TAGS}
-    status, _, words = said("load-balancer", ask(small, "POST", BALANCERS, {"loadbalancer": balancer}))
+    status, _, words = error_text("load-balancer", request(small, "POST", BALANCERS, {"loadbalancer": balancer}))
     assert (status, "Nothing was written" in words, "--max-request-bytes" in words) == (413, True, True)
-    answer = ask(small, "PUT", f"{NETWORKS}/{net}/tags", {"tags": TAGS})
-    status, kind, words = said("network", answer)
+    answer = request(small, "PUT", f"{NETWORKS}/{net}/tags", {"tags": TAGS})
+    status, kind, words = error_text("network", answer)
     assert (status, kind, "--max-request-bytes" in words) == (413, "RequestTooLarge", True)
-    assert ask(small, "GET", f"{NETWORKS}/{net}/tags").json() == {"tags": []}
-    assert ask(small, "GET", BALANCERS).json()["loadbalancers"] == []
-    assert ask(small, "POST", BALANCERS, {"loadbalancer": {"vip_network_id": net}}).status_code == 201
+    assert request(small, "GET", f"{NETWORKS}/{net}/tags").json() == {"tags": []}
+    assert request(small, "GET", BALANCERS).json()["loadbalancers"] == []
+    assert request(small, "POST", BALANCERS, {"loadbalancer": {"vip_network_id": net}}).status_code == 201
 
 
-def test_a_full_etcd_is_read_and_takes_writes_again_when_the_alarm_is_off(tmp_path: Path):
-    with started(f"--quota-backend-bytes={QUOTA}") as etcd:
+def test_full_etcd_serves_reads_and_accepts_writes_after_alarm_disarm(tmp_path: Path):
+    with etcd_cluster(f"--quota-backend-bytes={QUOTA}") as etcd:
         for caller in make(etcd, tmp_path):
             net = new_network(caller)
             path, bodies = f"{NETWORKS}/{net}/tags", ({"tags": TAGS}, {"tags": TAGS[:-1]})
-            until = (ask(caller, "PUT", path, bodies[number % 2]) for number in range(2000))
+            until = (request(caller, "PUT", path, bodies[number % 2]) for number in range(2000))
             refused = next(each for each in until if not each.is_success)
-            status, kind, words = said("network", refused)
+            status, kind, words = error_text("network", refused)
             assert (status, kind, refused.headers["retry-after"]) == (503, "ServiceUnavailable", "1")
             assert "nothing was written" in words
             assert "etcdctl alarm disarm" in words
-            answer = ask(caller, "POST", BALANCERS, {"loadbalancer": {"vip_network_id": net}})
-            status, _, words = said("load-balancer", answer)
+            answer = request(caller, "POST", BALANCERS, {"loadbalancer": {"vip_network_id": net}})
+            status, _, words = error_text("load-balancer", answer)
             assert (status, "etcdctl alarm disarm" in words) == (503, True)
-            assert ask(caller, "GET", path).is_success
+            assert request(caller, "GET", path).is_success
             for second in make(etcd, tmp_path):  # a server that starts while etcd is full
-                assert ask(second, "GET", path).json() == ask(caller, "GET", path).json()
+                assert request(second, "GET", path).json() == request(caller, "GET", path).json()
             revision = etcd.ctl("get", "full/head", "--write-out=fields").split('"Revision" : ')[1].split()[0]
             etcd.ctl("compact", "--physical", revision)
             etcd.ctl("defrag")
             etcd.ctl("alarm", "disarm")
-            assert ask(caller, "PUT", path, {"tags": ["it works again"]}).is_success
+            assert request(caller, "PUT", path, {"tags": ["it works again"]}).is_success

@@ -9,39 +9,39 @@ import pytest
 
 from fairlead.api.http import acceptor
 from fairlead.api.http.protocol import BoundedHttp
-from harness.front_ends.wire import GET, entered, own_tls
+from harness.front_ends.wire import GET, own_tls, serve_connections
 from harness.waiting import eventually
 
 
 @pytest.mark.virtual_clock
-async def test_silent_strangers_keep_nobody_s_hands_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+async def test_stalled_tls_handshakes_do_not_block_other_handshakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """One handshake at a time: a silent client takes no place, and a stalled one loses its place soon."""
-    monkeypatch.setattr(acceptor, "SHAKING_AT_ONCE", 1)
+    monkeypatch.setattr(acceptor, "MAX_HANDSHAKES", 1)
     context, client = own_tls(tmp_path)
     silence, hello = (
         b"",
         bytes.fromhex("160301"),
     )  # the beginning of a record with a ClientHello (RFC 8446, section 5.1)
 
-    async with entered(tls=context) as (_, connect):
+    async with serve_connections(tls=context) as (_, connect):
         for number, said in enumerate((*[silence] * 5, *[hello] * 5)):
             (await connect(f"127.0.0.{number + 2}"))[1].write(said)
         reader, writer = await connect()
         await writer.start_tls(client)
-        assert asyncio.get_running_loop().time() < acceptor.HANDSHAKE_PATIENCE
+        assert asyncio.get_running_loop().time() < acceptor.HANDSHAKE_TIMEOUT
         writer.write(GET.replace(b"host: x", b"connection: close"))
         assert (await reader.read(-1)).startswith(b"HTTP/1.1 200")
 
 
 @pytest.mark.parametrize("way", ["plain", "tls", "in the middle", "said nothing"])
-async def test_a_connection_that_is_over_holds_on_to_nothing(tmp_path: Path, way: str):
+async def test_closed_connection_leaves_no_reference_cycle(tmp_path: Path, way: str):
     """A closed connection leaves no reference cycle, because frozen objects of a cycle would never be freed."""
     context, client = own_tls(tmp_path) if way == "tls" else (None, None)
     living = weakref.WeakSet[BoundedHttp]()
 
     gc.disable()
     try:
-        async with entered(tls=context) as (place, connect):
+        async with serve_connections(tls=context) as (place, connect):
             for path in (b"/", b"/", b"/news"):
                 reader, writer = await connect()
                 if client is not None:

@@ -9,7 +9,7 @@ import httpx
 import pytest
 from immutables import Map
 
-from fairlead.model.documents.hosts import LARGEST_NUMBER, MOST_PREFIXES
+from fairlead.model.documents.hosts import MAX_HOST_NUMBER, MAX_PREFIXES
 from harness.api import PLAIN, Deployment
 from harness.caller import Caller
 from harness.front_ends.plain_hosts import NAMES, ONE, announced, as_tenant, balancer, caller, compile_own, put
@@ -25,7 +25,7 @@ def hosts(caller: Caller) -> Any:
 def test_a_host_is_declared_shown_changed_drained_and_removed(caller: Caller):
     made = put(caller, "one", **ONE)
     assert made.status_code == 200
-    assert 1 <= made.json()["number"] <= LARGEST_NUMBER
+    assert 1 <= made.json()["number"] <= MAX_HOST_NUMBER
     assert made.json() == {
         "name": "one",
         "number": made.json()["number"],
@@ -46,7 +46,7 @@ def test_a_host_is_declared_shown_changed_drained_and_removed(caller: Caller):
     assert [each["name"] for each in hosts(caller)] == ["one"]
 
 
-def test_a_host_is_a_chassis_before_its_agent_comes(caller: Caller):
+def test_declared_host_is_listed_as_chassis_before_its_agent_connects(caller: Caller):
     put(caller, "one", **ONE, number=3)
     caller.send("PUT", "/operator/hosts/one/draining")
     (row,) = caller.send("GET", "/operator/chassis").json()["chassis"]
@@ -77,9 +77,9 @@ WRONG = {
         "10.9.1.0/24 has addresses of another prefix of the same host: name each once",
     ),
     "too many": (
-        NINE | {"prefixes": [{"cidr": f"10.9.{each}.0/24"} for each in range(MOST_PREFIXES + 1)]},
+        NINE | {"prefixes": [{"cidr": f"10.9.{each}.0/24"} for each in range(MAX_PREFIXES + 1)]},
         400,
-        f"prefixes: Value should have at most {MOST_PREFIXES} items.",
+        f"prefixes: Value should have at most {MAX_PREFIXES} items.",
     ),
     "another's number": (NINE | {"number": 1}, 409, "one has number 1: name no number, and a free one is taken"),
     "another's address": ({"addresses": ["fd00:20::21", "10.20.0.9"]}, 409, "one has address fd00:20::21"),
@@ -102,7 +102,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_what_cannot_be_is_refused_with_what_would_be_right_and_nothing_is_written(caller: Caller, what: str):
+def test_invalid_host_is_rejected_with_a_remedy_and_not_stored(caller: Caller, what: str):
     announced(caller)
     put(caller, "one", **ONE, number=1)
     before = hosts(caller)
@@ -113,7 +113,7 @@ def test_what_cannot_be_is_refused_with_what_would_be_right_and_nothing_is_writt
     assert hosts(caller) == before
 
 
-def test_other_names_and_hosts_that_are_not_there(caller: Caller):
+def test_invalid_host_name_and_undeclared_host_are_rejected(caller: Caller):
     refused = put(caller, "a b", **NINE)
     assert (refused.status_code, refused.json()["error"]) == (
         400,
@@ -137,7 +137,7 @@ def test_other_names_and_hosts_that_are_not_there(caller: Caller):
         ("DELETE", "/hosts/one/draining"),
     ],
 )
-def test_hosts_are_for_operators_alone(caller: Caller, method: str, path: str):
+def test_tenants_cannot_read_or_change_hosts(caller: Caller, method: str, path: str):
     """Only operators declare hosts, because a tenant or an agent could attract the traffic of other projects'
     members."""
     put(caller, "one", **ONE)
@@ -150,7 +150,7 @@ def test_hosts_are_for_operators_alone(caller: Caller, method: str, path: str):
 # Members
 
 
-def test_members_are_behind_hosts_where_their_project_may_have_some(caller: Caller):
+def test_member_address_must_be_in_a_host_prefix_of_its_project(caller: Caller):
     put(caller, "one", **ONE, number=1)
     put(caller, "two", addresses=["10.20.0.22"], prefixes=[{"cidr": "10.2.0.0/24", "project_id": "bob"}], number=2)
     network = announced(caller)
@@ -165,7 +165,7 @@ def test_members_are_behind_hosts_where_their_project_may_have_some(caller: Call
     assert balancer(caller, network, "10.1.0.7", "fd00:1::7").status_code == 201
 
 
-def test_no_member_is_at_an_address_of_the_host_itself_and_it_is_said_why(tmp_path: Path):
+def test_member_at_an_address_of_the_host_itself_is_rejected(tmp_path: Path):
     facts = replace(PLAIN.facts, own_addresses=Map({"one": frozenset({ip_address("10.1.0.7")})}))
     caller = Caller(tmp_path, by_name, compile_owner=compile_own, deployment=Deployment(facts, NAMES))
     put(caller, "one", **ONE, number=1)
@@ -178,7 +178,7 @@ def test_no_member_is_at_an_address_of_the_host_itself_and_it_is_said_why(tmp_pa
     caller.close()
 
 
-def test_members_are_probed_behind_hosts_and_on_no_subnet(caller: Caller):
+def test_host_member_needs_a_routed_monitor_address_and_no_subnet(caller: Caller):
     put(caller, "one", **ONE, number=1)
     put(caller, "two", addresses=["10.20.0.22"], prefixes=[{"cidr": "10.2.0.0/24", "project_id": "bob"}], number=2)
     wanted = {"name": "own", "project_id": "alice"}
@@ -204,7 +204,7 @@ def test_members_are_probed_behind_hosts_and_on_no_subnet(caller: Caller):
     assert as_tenant(caller, "POST", members, {"member": {**new, "monitor_address": "10.1.0.9"}}).status_code == 201
 
 
-def test_a_host_stays_while_members_are_behind_it(caller: Caller):
+def test_host_with_members_cannot_be_removed(caller: Caller):
     put(caller, "one", **ONE, number=1)
     made = balancer(caller, announced(caller), "10.1.0.7", "fd00:1::7").json()["loadbalancer"]
     told = "members are behind one who may be nowhere else: {}; remove these first"
@@ -218,7 +218,7 @@ def test_a_host_stays_while_members_are_behind_it(caller: Caller):
     assert caller.send("DELETE", "/operator/hosts/one").status_code == 204
 
 
-def test_no_subnet_is_announced_that_has_addresses_behind_hosts(caller: Caller):
+def test_announced_subnet_must_not_overlap_a_host_prefix(caller: Caller):
     put(caller, "one", **ONE)
     network = announced(caller)
     made = {"network_id": network, "cidr": "10.1.0.128/25", "ip_version": 4, "project_id": "alice"}
@@ -235,7 +235,7 @@ def flow(caller: Caller, **asked: str) -> httpx.Response:
     return caller.send("GET", "/operator/flow", params=asked)
 
 
-def test_a_flow_is_said_to_lead_to_a_member_behind_a_host(caller: Caller):
+def test_flow_lookup_returns_member_host_and_slot(caller: Caller):
     put(caller, "one", **ONE, number=1)
     made = balancer(caller, announced(caller), "10.1.0.7", "fd00:1::7").json()["loadbalancer"]
     vip = next(each for each in addresses(made) if "." in each)
@@ -268,10 +268,10 @@ def test_a_flow_is_said_to_lead_to_a_member_behind_a_host(caller: Caller):
         ({"client": "10.0.0.9:1", "to": "10.0.0.9:80", "protocol": "icmp"}, "protocol is one of tcp, udp, sctp"),
     ],
 )
-def test_what_is_no_flow_is_refused_with_what_would_be_right(caller: Caller, asked: dict[str, str], why: str):
+def test_invalid_flow_query_is_rejected_with_the_expected_format(caller: Caller, asked: dict[str, str], why: str):
     refused = flow(caller, **asked)
     assert (refused.status_code, refused.json()["error"]) == (400, why)
 
 
-def test_tenants_are_not_told_where_flows_go(caller: Caller):
+def test_tenants_cannot_look_up_flows(caller: Caller):
     assert as_tenant(caller, "GET", "/operator/flow?client=10.0.0.9:1&to=10.0.0.9:80").status_code == 403

@@ -14,16 +14,16 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from fairlead.api.agents import routes
-from fairlead.api.agents.keys import MOST_ASKED, read_keys, render_keys_question
+from fairlead.api.agents.keys import MAX_SECRETS, read_keys, render_keys_request
 from fairlead.api.http.front_end import Services
-from fairlead.api.keys import ASKER, Keys, NotTried, digest_of
-from fairlead.api.octavia.refusals import say
+from fairlead.api.keys import CALLER_CREDENTIALS, Keys, SecretsNotChecked, digest_of
+from fairlead.api.octavia.refusals import error_of
 from fairlead.changes.identity import Identity
 from fairlead.changes.refusal import Refused
-from fairlead.changes.secrets import NotRetrieved
+from fairlead.changes.secrets import SecretUnavailable
 from fairlead.compilers.unsupported import Unsupported
-from fairlead.keystores.interface import Asker, Content, Silent, Unreadable
-from fairlead.keystores.material import checked, lockout_of
+from fairlead.keystores.interface import Content, KeyStoreUnresponsive, Requester, Unreadable
+from fairlead.keystores.material import lockout_of, normalize
 from fairlead.model.documents.loadbalancer import (
     ClientAuthentication,
     ListenerProtocol,
@@ -32,12 +32,12 @@ from fairlead.model.documents.loadbalancer import (
     PoolTls,
 )
 from fairlead.model.documents.owner import Kind, Owner
-from fairlead.model.queries.secrets import Role, Secret, Wanted, needed_secrets
+from fairlead.model.queries.secrets import Role, Secret, SecretRequest, needed_secrets
 from fairlead.model.registry.changeset import Changes
 from fairlead.model.snapshot import Snapshot
-from harness.api import ADMIN, inside
+from harness.api import ADMIN, in_process_server
 from harness.certificates import Authority
-from harness.odd_certificates import REFUSED
+from harness.odd_certificates import REJECTED
 from harness.proxied import listener, pool, view
 
 CA = Authority()
@@ -50,16 +50,18 @@ AGENT = Identity(user="agent", project_id="", roles=frozenset({"service"}), chas
 class Store:
     """Key store of one project."""
 
-    has: dict[str, bytes] = field(default_factory=lambda: {"web": WEB.whole.encode(), "ca": CA.pem.encode()})
+    has: dict[str, bytes] = field(
+        default_factory=lambda: {"web": WEB.certificate_and_key.encode(), "ca": CA.pem.encode()}
+    )
 
-    async def read(self, project_id: str, reference: str, asker: Asker | None) -> Content:
+    async def read(self, project_id: str, reference: str, asker: Requester | None) -> Content:
         if project_id != PROJECT or reference not in self.has:
             raise Unreadable("the project has no such file")
         return Content(material=self.has[reference])
 
 
 @dataclass
-class Place:
+class KeysSite:
     services: Services
     store: Store
     client: httpx.AsyncClient
@@ -69,12 +71,12 @@ class Place:
     async def write(self, *documents: object) -> None:
         await self.services.write(lambda _: Changes(puts=documents))  # type: ignore[arg-type]
 
-    async def ask(self, chassis: str, *wanted: Wanted) -> Any:
-        method, path, body = render_keys_question(chassis, wanted)
+    async def ask(self, chassis: str, *wanted: SecretRequest) -> Any:
+        method, path, body = render_keys_request(chassis, wanted)
         answer = await self.client.request(method, f"{self.scheme}://door{path.removeprefix('/agent')}", json=body)
         if answer.status_code != 200:
             return answer.status_code, answer.json()["error"]
-        return [each.pem or each.refused for each in read_keys(answer.json(), len(wanted))]
+        return [each.pem or each.error for each in read_keys(answer.json(), len(wanted))]
 
 
 def balancer(reference: str = "web", **known: Any) -> LoadBalancer:
@@ -85,23 +87,23 @@ def balancer(reference: str = "web", **known: Any) -> LoadBalancer:
     return snapshot.load_balancers["web"]
 
 
-def wanted(reference: str = "web", role: Role = Role.CERTIFICATE, digest: str = "", of: str = "web") -> Wanted:
-    return Wanted(balancer_id=of, secret=Secret(role=role, reference=reference), digest=digest)
+def wanted(reference: str = "web", role: Role = Role.CERTIFICATE, digest: str = "", of: str = "web") -> SecretRequest:
+    return SecretRequest(balancer_id=of, secret=Secret(role=role, reference=reference), digest=digest)
 
 
 @asynccontextmanager
-async def entered(folder: Path, *, has_store: bool = True) -> AsyncIterator[Place]:
-    async with inside(routes.make_door, folder, "/agent", lambda snapshot, owner: {}) as other:
+async def entered(folder: Path, *, has_store: bool = True) -> AsyncIterator[KeysSite]:
+    async with in_process_server(routes.make_front_end, folder, "/agent", lambda snapshot, owner: {}) as other:
         store = Store()
         services = replace(other.services, keys=Keys(store if has_store else None))
-        door = routes.make_door(services)
+        door = routes.make_front_end(services)
 
         async def identified(scope: Scope, receive: Receive, send: Send) -> None:
             await door({**scope, "identity": place.caller, "door_path": "/agent"}, receive, send)
 
         transport = httpx.ASGITransport(app=identified, client=("192.0.2.1", 1))
         async with httpx.AsyncClient(transport=transport) as client:
-            place = Place(services, store, client)
+            place = KeysSite(services, store, client)
             known = view([], [])
             await place.write(
                 *(replace(each, project_id=PROJECT) for each in (*known.networks.values(), *known.ports.values()))
@@ -109,7 +111,7 @@ async def entered(folder: Path, *, has_store: bool = True) -> AsyncIterator[Plac
             yield place
 
 
-def test_what_a_load_balancer_needs_is_what_its_proxies_read():
+def test_only_load_balancers_with_proxied_listeners_need_secrets():
     assert {("certificate", "web"), ("authority", "ca")} == {
         (each.role.value, each.reference) for each in needed_secrets(balancer())
     }
@@ -117,26 +119,26 @@ def test_what_a_load_balancer_needs_is_what_its_proxies_read():
     assert () == needed_secrets(led_by_the_switch)
 
 
-async def test_what_haproxy_does_not_load_cannot_be_named_and_stays_where_it_is_in_use(
+async def test_certificate_unusable_by_haproxy_is_rejected_unless_in_use(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
     """A certificate that HAProxy does not load is refused, and kept if an earlier version accepted it."""
-    make, why = REFUSED["secp256k1"]
+    make, why = REJECTED["secp256k1"]
     odd = make(tmp_path)
     async with entered(tmp_path / "place") as place:
         await place.write(balancer())
         place.store.has["web"] = odd.encode()
-        assert await place.ask("node", wanted()) == [checked(Role.CERTIFICATE, odd.encode())]
+        assert await place.ask("node", wanted()) == [normalize(Role.CERTIFICATE, odd.encode())]
         keys, snapshot = place.services.keys, place.services.model.snapshot
         said = [each for each in caplog.messages if why in each]
         assert said == [f"load balancer web: 'web': {why}; it is in use and stays"]
-        assert (keys.weak(snapshot), keys.unreadable(snapshot)) == (1, 0)
+        assert (keys.outdated_count(snapshot), keys.unreadable_count(snapshot)) == (1, 0)
         with pytest.raises(Refused) as refused:
             await place.write(replace(balancer(), id="another"))
-        assert refused.value.why == NotRetrieved(references=("web",), why=(why,))
-        place.store.has["web"] = OTHER.whole.encode()
-        assert await place.ask("node", wanted()) == [OTHER.whole]
-        assert keys.weak(snapshot) == 0
+        assert refused.value.why == SecretUnavailable(references=("web",), why=(why,))
+        place.store.has["web"] = OTHER.certificate_and_key.encode()
+        assert await place.ask("node", wanted()) == [OTHER.certificate_and_key]
+        assert keys.outdated_count(snapshot) == 0
 
 
 def with_lists(of: str, revocations: str) -> LoadBalancer:
@@ -157,14 +159,14 @@ def with_lists(of: str, revocations: str) -> LoadBalancer:
 
 
 @pytest.mark.parametrize("of", ["clients", "members"])
-async def test_lists_that_lock_everybody_out_cannot_be_named(tmp_path: Path, of: str):
+async def test_crl_that_rejects_every_certificate_is_refused(tmp_path: Path, of: str):
     async with entered(tmp_path) as place:
         place.store.has |= {"good": CA.revoke().encode(), "others": Authority("others").revoke().encode()}
         with pytest.raises(Refused) as refused:
             await place.write(with_lists(of, "others"))
         why = "there is no valid list of revoked certificates by CN=authority, so every certificate is rejected"
-        assert isinstance(refused.value.why, NotRetrieved)
-        told = say(refused.value.why)
+        assert isinstance(refused.value.why, SecretUnavailable)
+        told = error_of(refused.value.why)
         assert (told.status, told.message) == (400, f"Could not retrieve certificate: ['others']: {why}; add that list")
         await place.write(with_lists(of, "good"))
         with pytest.raises(Refused):
@@ -174,7 +176,7 @@ async def test_lists_that_lock_everybody_out_cannot_be_named(tmp_path: Path, of:
 
 
 @pytest.mark.parametrize("of", ["clients", "members"])
-async def test_lists_in_use_that_lock_everybody_out_stay_and_are_counted(
+async def test_crl_in_use_that_rejects_every_certificate_stays_and_is_counted(
     tmp_path: Path, of: str, caplog: pytest.LogCaptureFixture
 ):
     async with entered(tmp_path) as place:
@@ -183,22 +185,22 @@ async def test_lists_in_use_that_lock_everybody_out_stay_and_are_counted(
         asked = wanted("lists", Role.REVOCATIONS)
         keys, snapshot = place.services.keys, place.services.model.snapshot
         assert await place.ask("node", asked) == [good.decode()]
-        assert keys.weak(snapshot) == 0
+        assert keys.outdated_count(snapshot) == 0
         place.store.has["lists"] = other = Authority("others").revoke().encode()
         for _ in range(2):
             assert await place.ask("node", asked) == [other.decode()]
-        assert keys.weak(snapshot) == 1
+        assert keys.outdated_count(snapshot) == 1
         assert len([each for each in caplog.messages if "'lists': there is no valid list" in each]) == 1
         place.store.has["lists"] = good
         assert await place.ask("node", asked) == [good.decode()]
-        assert keys.weak(snapshot) == 0
+        assert keys.outdated_count(snapshot) == 0
 
 
 LIST_ASKED = wanted("lists", Role.REVOCATIONS)
 
 
 @asynccontextmanager
-async def with_lists_in_use(folder: Path, lists: str) -> AsyncIterator[Place]:
+async def with_lists_in_use(folder: Path, lists: str) -> AsyncIterator[KeysSite]:
     """A listener whose list was good when it was named, and is this one now."""
     async with entered(folder) as place:
         place.store.has["lists"] = CA.revoke().encode()
@@ -207,14 +209,14 @@ async def with_lists_in_use(folder: Path, lists: str) -> AsyncIterator[Place]:
         yield place
 
 
-async def weak(place: Place) -> int:
+async def weak(place: KeysSite) -> int:
     """Let a node ask for the list, and count what is weak then."""
     (answer,) = await place.ask("node", LIST_ASKED)
     assert "BEGIN X509 CRL" in answer
-    return place.services.keys.weak(place.services.model.snapshot)
+    return place.services.keys.outdated_count(place.services.model.snapshot)
 
 
-async def test_a_list_is_held_against_authorities_that_change(tmp_path: Path):
+async def test_crl_is_rechecked_when_the_ca_certificate_changes(tmp_path: Path):
     async with with_lists_in_use(tmp_path, CA.revoke()) as place:
         assert await weak(place) == 0
         place.store.has["ca"] = Authority("others").pem.encode()
@@ -223,23 +225,23 @@ async def test_a_list_is_held_against_authorities_that_change(tmp_path: Path):
         assert await weak(place) == 0
 
 
-async def test_a_list_that_is_valid_from_now_on_is_counted_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+async def test_crl_that_becomes_valid_is_no_longer_counted_as_weak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     async with with_lists_in_use(tmp_path, CA.revoke(begins=60)) as place:
         assert await weak(place) == 1
         monkeypatch.setattr("fairlead.api.keys.datetime", clock_ahead(timedelta(hours=2)))
         assert await weak(place) == 0
 
 
-async def test_a_key_store_that_does_not_answer_is_no_reason_to_call_a_list_weak(
+async def test_unresponsive_key_store_does_not_change_the_weak_crl_count(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
     """Nothing is concluded or forgotten until the authority can be read; the node asks again."""
     async with with_lists_in_use(tmp_path, CA.revoke()) as place:
         keys, snapshot, read = place.services.keys, place.services.model.snapshot, place.store.read
 
-        async def without_authorities(project_id: str, reference: str, asker: Asker | None) -> Content:
+        async def without_authorities(project_id: str, reference: str, asker: Requester | None) -> Content:
             if reference == "ca":
-                raise Silent("the key-store does not answer")
+                raise KeyStoreUnresponsive("the key-store does not answer")
             return await read(project_id, reference, asker)
 
         async def weak_while_silent() -> int:
@@ -247,7 +249,7 @@ async def test_a_key_store_that_does_not_answer_is_no_reason_to_call_a_list_weak
             status, said = await place.ask("node", LIST_ASKED)
             place.store.read = read  # type: ignore[method-assign]
             assert (status, "does not answer" in said) == (503, True)
-            return keys.weak(snapshot)
+            return keys.outdated_count(snapshot)
 
         assert await weak_while_silent() == 0
         assert await weak(place) == 0
@@ -260,7 +262,7 @@ async def test_a_key_store_that_does_not_answer_is_no_reason_to_call_a_list_weak
         assert not [each for each in caplog.messages if "does not answer; it is in use" in each]
 
 
-async def test_an_authority_that_cannot_be_read_leaves_what_is_known_of_its_list(tmp_path: Path):
+async def test_unreadable_ca_certificate_keeps_the_last_crl_result(tmp_path: Path):
     async with with_lists_in_use(tmp_path, Authority("others").revoke()) as place:
         assert await weak(place) == 1
         authority = place.store.has.pop("ca")
@@ -271,7 +273,7 @@ async def test_an_authority_that_cannot_be_read_leaves_what_is_known_of_its_list
         assert await weak(place) == 1
 
 
-async def test_authorities_are_held_against_a_list_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+async def test_crl_is_verified_only_after_a_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Signatures are verified only if something has changed, because the event loop does nothing else meanwhile."""
     verified = list[str]()
 
@@ -299,7 +301,7 @@ def clock_ahead(by: timedelta) -> type[datetime]:
     return Later
 
 
-async def test_a_list_that_expires_while_it_is_in_use_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+async def test_crl_that_expires_in_use_is_counted_as_weak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Nodes that have it are told nothing of it, as of everything that is the same."""
     async with entered(tmp_path) as place:
         place.store.has["lists"] = CA.revoke().encode()
@@ -307,19 +309,19 @@ async def test_a_list_that_expires_while_it_is_in_use_is_counted(tmp_path: Path,
         (pem,) = await place.ask("node", wanted("lists", Role.REVOCATIONS))
         asked = wanted("lists", Role.REVOCATIONS, digest_of(pem))
         keys, snapshot = place.services.keys, place.services.model.snapshot
-        assert (await place.ask("node", asked), keys.weak(snapshot)) == ([""], 0)
+        assert (await place.ask("node", asked), keys.outdated_count(snapshot)) == ([""], 0)
         monkeypatch.setattr("fairlead.api.keys.datetime", clock_ahead(timedelta(days=2)))
-        assert (await place.ask("node", asked), keys.weak(snapshot)) == ([""], 1)
+        assert (await place.ask("node", asked), keys.outdated_count(snapshot)) == ([""], 1)
 
 
-async def test_a_reference_that_cannot_be_read_writes_nothing(tmp_path: Path):
+async def test_unreadable_certificate_reference_rejects_the_change(tmp_path: Path):
     async with entered(tmp_path) as place:
         for reference in ("nothing", "ca"):  # a CA certificate has no key
             with pytest.raises(Refused) as refused:
                 await place.write(balancer(reference))
-            assert isinstance(refused.value.why, NotRetrieved)
-            assert f"Could not retrieve certificate: ['{reference}']: " in say(refused.value.why).message
-            assert say(refused.value.why).status == 400
+            assert isinstance(refused.value.why, SecretUnavailable)
+            assert f"Could not retrieve certificate: ['{reference}']: " in error_of(refused.value.why).message
+            assert error_of(refused.value.why).status == 400
         with pytest.raises(Refused):
             await place.write(balancer(project_id="p2"))
         assert {} == dict(place.services.model.snapshot.load_balancers)
@@ -330,32 +332,32 @@ async def test_a_reference_that_cannot_be_read_writes_nothing(tmp_path: Path):
             await place.write(balancer("other"))
 
 
-async def test_a_deployment_without_a_key_store_says_so(tmp_path: Path):
+async def test_tls_listener_without_a_key_store_is_unsupported(tmp_path: Path):
     async with entered(tmp_path, has_store=False) as place:
         with pytest.raises(Unsupported, match="keys and certificates"):
             await place.write(balancer())
 
 
-async def test_a_node_is_lent_what_its_proxies_need_and_no_other_node(tmp_path: Path):
+async def test_nodes_receive_only_secrets_that_their_proxies_need(tmp_path: Path):
     async with entered(tmp_path) as place:
         await place.write(balancer())
         both = [wanted(), wanted("ca", Role.AUTHORITY)]
-        assert [WEB.whole, CA.pem] == await place.ask("node", *both)
-        assert ["", CA.pem] == await place.ask("node", wanted(digest=digest_of(WEB.whole)), both[1])
+        assert [WEB.certificate_and_key, CA.pem] == await place.ask("node", *both)
+        assert ["", CA.pem] == await place.ask("node", wanted(digest=digest_of(WEB.certificate_and_key)), both[1])
         refused = ["chassis other runs no proxy that needs it"] * 2
         assert refused == await place.ask("other", *both)
         not_needed = [wanted("ca"), wanted("web", Role.AUTHORITY), wanted("secret"), wanted(of="another")]
         assert ["chassis node runs no proxy that needs it"] * 4 == await place.ask("node", *not_needed)
-        assert 0 == place.services.keys.unreadable(
+        assert 0 == place.services.keys.unreadable_count(
             place.services.model.snapshot
         )  # a refusal does not count as unreadable
 
 
-async def test_who_may_ask_and_over_what(tmp_path: Path):
+async def test_unauthorized_oversized_or_plaintext_secret_request_is_rejected(tmp_path: Path):
     async with entered(tmp_path) as place:
         await place.write(balancer())
         assert 403 == (await place.ask("third", wanted()))[0]
-        assert 400 == (await place.ask("node", *[wanted()] * (MOST_ASKED + 1)))[0]
+        assert 400 == (await place.ask("node", *[wanted()] * (MAX_SECRETS + 1)))[0]
         place.scheme = "http"
         status, words = await place.ask("node", wanted())
         assert (403, True) == (status, "TLS" in words)
@@ -363,7 +365,7 @@ async def test_who_may_ask_and_over_what(tmp_path: Path):
         assert 403 == (await place.ask("node", wanted()))[0]
 
 
-async def test_what_can_be_read_no_more_is_counted_until_it_is_needed_no_more(
+async def test_unreadable_secret_is_counted_until_readable_or_unneeded(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
     async with entered(tmp_path) as place:
@@ -372,39 +374,39 @@ async def test_what_can_be_read_no_more_is_counted_until_it_is_needed_no_more(
         place.store.has["web"] = WEB.pem.encode()
         for _ in range(3):
             assert ["it has no private key"] == await place.ask("node", wanted())
-        assert 1 == keys.unreadable(model.snapshot)
+        assert 1 == keys.unreadable_count(model.snapshot)
         assert 1 == caplog.text.count("it has no private key")
-        place.store.has["web"] = WEB.whole.encode()
-        assert [WEB.whole] == await place.ask("node", wanted())
-        assert 0 == keys.unreadable(model.snapshot)
+        place.store.has["web"] = WEB.certificate_and_key.encode()
+        assert [WEB.certificate_and_key] == await place.ask("node", wanted())
+        assert 0 == keys.unreadable_count(model.snapshot)
         del place.store.has["web"]
         await place.ask("node", wanted())
         await place.services.write(lambda _: Changes(deletes=(Owner(Kind.LOAD_BALANCER, "web"),)))
         assert {} == keys._unreadable  # the set shrinks even if its size is not read
-        assert 0 == keys.unreadable(model.snapshot)
+        assert 0 == keys.unreadable_count(model.snapshot)
         assert "BEGIN" not in caplog.text
 
 
-class Away:
+class UnavailableStore:
     """A key store that does not answer."""
 
     def __init__(self) -> None:
         self.asked = list[str]()
         self.was_asked = asyncio.Event()
 
-    async def read(self, project_id: str, reference: str, asker: Asker | None) -> Content:
+    async def read(self, project_id: str, reference: str, asker: Requester | None) -> Content:
         self.asked.append(reference)
         self.was_asked.set()
         return await asyncio.get_running_loop().create_future()
 
 
-async def test_a_node_is_told_once_that_the_key_store_does_not_answer(tmp_path: Path):
+async def test_unresponsive_key_store_is_read_once_per_node_request(tmp_path: Path):
     async with entered(tmp_path) as place:
         await place.write(balancer())
-        away = Away()
+        away = UnavailableStore()
         place.store.read = away.read  # type: ignore[method-assign]
-        place.services.keys._patience = 0.01
-        status, said = await place.ask("node", *[wanted()] * MOST_ASKED)
+        place.services.keys._timeout = 0.01
+        status, said = await place.ask("node", *[wanted()] * MAX_SECRETS)
         assert (503, True) == (status, "does not answer" in said)
         assert ["web"] == away.asked
 
@@ -417,33 +419,33 @@ def secured(*references: str) -> LoadBalancer:
 async def check(keys: Keys, document: LoadBalancer) -> None:
     """Check a document's keys, as a request does."""
     trial, changes = keys.trial(), Changes(puts=(document,))
-    with pytest.raises(NotTried) as missing:
+    with pytest.raises(SecretsNotChecked) as missing:
         trial.check(Snapshot(), changes)
-    await trial.read(missing.value.wanted)
+    await trial.read(missing.value.secrets)
     trial.check(Snapshot(), changes)
 
 
 @pytest.mark.virtual_clock
-async def test_a_key_store_that_does_not_answer_is_asked_once():
-    store, document = Away(), secured("one", "two", "three")
+async def test_unresponsive_key_store_is_read_once_per_change():
+    store, document = UnavailableStore(), secured("one", "two", "three")
     keys, loop = Keys(store, patience=0.01), asyncio.get_running_loop()
     with pytest.raises(Refused) as refused:
         await check(keys, document)
     assert loop.time() == pytest.approx(0.01)
     with pytest.raises(Unreadable, match="does not answer"):
-        await keys.lend(document, Secret(role=Role.CERTIFICATE, reference="one"))
+        await keys.deliver(document, Secret(role=Role.CERTIFICATE, reference="one"))
     assert loop.time() == pytest.approx(0.02)
-    assert isinstance(refused.value.why, NotRetrieved)
+    assert isinstance(refused.value.why, SecretUnavailable)
     assert refused.value.why.references == ("one", "two", "three", "ca")
     assert set(refused.value.why.why) == {"the key-store does not answer"}
     assert store.asked == ["one", "one"]
 
 
-async def test_others_write_while_a_key_store_does_not_answer(tmp_path: Path):
+async def test_other_writes_proceed_while_the_key_store_is_unresponsive(tmp_path: Path):
     """Key stores are not read while the write lock is held."""
 
     async with entered(tmp_path) as place:
-        away = Away()
+        away = UnavailableStore()
         place.store.read = away.read  # type: ignore[method-assign]
         waiting = asyncio.create_task(place.write(balancer()))
         await away.was_asked.wait()
@@ -456,54 +458,54 @@ async def test_others_write_while_a_key_store_does_not_answer(tmp_path: Path):
         assert "renamed" == place.services.model.snapshot.networks[network.id].name
 
 
-async def test_a_change_is_decided_by_what_its_asker_was_told(tmp_path: Path):
+async def test_change_reads_the_key_store_with_the_token_of_the_caller(tmp_path: Path):
     async with entered(tmp_path) as place:
-        seen = list[Asker | None]()
+        seen = list[Requester | None]()
         read = place.store.read
 
-        async def noting(project_id: str, reference: str, asker: Asker | None) -> Content:
+        async def noting(project_id: str, reference: str, asker: Requester | None) -> Content:
             seen.append(asker)
             return await read(project_id, reference, asker)
 
         place.store.read = noting  # type: ignore[method-assign]
-        ASKER.set(Asker(token="alice"))
+        CALLER_CREDENTIALS.set(Requester(token="alice"))
         await place.write(balancer())
         await place.ask("node", wanted())
-        assert [Asker(token="alice")] * 2 + [None] == seen
+        assert [Requester(token="alice")] * 2 + [None] == seen
         assert "alice" not in repr(seen)
 
 
-async def test_what_was_lent_is_opened_once(tmp_path: Path):
+async def test_unchanged_key_bundle_is_opened_once(tmp_path: Path):
     async with entered(tmp_path) as place:
         place.store.has["web"] = WEB.bundle
         await place.write(balancer())
-        assert [WEB.whole] == await place.ask("node", wanted())
+        assert [WEB.certificate_and_key] == await place.ask("node", wanted())
         await place.services.keys.close()
-        assert [""] == await place.ask("node", wanted(digest=digest_of(WEB.whole)))
+        assert [""] == await place.ask("node", wanted(digest=digest_of(WEB.certificate_and_key)))
         assert place.services.keys._opener._process is None
         place.store.has["web"] = OTHER.bundle
-        assert [OTHER.whole] == await place.ask("node", wanted(digest=digest_of(WEB.whole)))
+        assert [OTHER.certificate_and_key] == await place.ask("node", wanted(digest=digest_of(WEB.certificate_and_key)))
         await place.services.keys.close()
 
 
 @pytest.mark.virtual_clock
-async def test_a_change_waits_once_however_many_references_it_names():
+async def test_key_store_timeout_covers_all_references_of_a_change():
     """The timeout covers all references of a change together: each alone is answered in time, but not all of them."""
 
     @dataclass
     class Slow:
         asked: int = 0
 
-        async def read(self, project_id: str, reference: str, asker: Asker | None) -> Content:
+        async def read(self, project_id: str, reference: str, asker: Requester | None) -> Content:
             self.asked += 1
             await asyncio.sleep(0.04)
-            return Content(material=WEB.whole.encode())
+            return Content(material=WEB.certificate_and_key.encode())
 
     store = Slow()
     document = secured("one", *(f"more{number}" for number in range(50)))
     with pytest.raises(Refused) as refused:
         await check(Keys(store, patience=0.1), document)
-    assert isinstance(refused.value.why, NotRetrieved)
+    assert isinstance(refused.value.why, SecretUnavailable)
     assert set(refused.value.why.why) == {"the key-store does not answer"}
     assert store.asked == 3
     assert asyncio.get_running_loop().time() == pytest.approx(0.1)

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from fairlead.runtime.loop_lag import BEAT, LoopLag
+from fairlead.runtime.loop_lag import POLL_INTERVAL, LoopLag
 from harness.event_loop_lag import longest_lag
 from harness.virtual_clock import VirtualClockLoop
 
@@ -12,22 +12,22 @@ LONG = 0.05  # seconds
 
 
 @pytest.mark.virtual_clock
-async def test_work_that_holds_the_loop_is_noticed_and_a_pause_is_not(monkeypatch: pytest.MonkeyPatch):
+async def test_blocking_work_counts_as_loop_lag_and_a_process_pause_does_not(monkeypatch: pytest.MonkeyPatch):
     loop, worked = asyncio.get_running_loop(), 0.0
     assert isinstance(loop, VirtualClockLoop)
     monkeypatch.setattr("time.thread_time", lambda: worked)
     loop_lag, lags = LoopLag(), list[float]()
-    loop_lag.follow(lags.append)
-    beating = asyncio.create_task(loop_lag.beat())
-    await asyncio.sleep(2.5 * BEAT)
+    loop_lag.set_observer(lags.append)
+    beating = asyncio.create_task(loop_lag.measure())
+    await asyncio.sleep(2.5 * POLL_INTERVAL)
     loop.advance(2 * LONG)  # another process has the processor: no work of ours
-    await asyncio.sleep(2.5 * BEAT)
+    await asyncio.sleep(2.5 * POLL_INTERVAL)
     assert max(lags) == 0
     loop.advance(3 * LONG)
     worked += 3 * LONG
-    await asyncio.sleep(2.5 * BEAT)
+    await asyncio.sleep(2.5 * POLL_INTERVAL)
     assert sum(lag > LONG for lag in lags) == 1
-    assert 3 * LONG - BEAT <= max(lags) <= 3 * LONG
+    assert 3 * LONG - POLL_INTERVAL <= max(lags) <= 3 * LONG
     beating.cancel()
 
 

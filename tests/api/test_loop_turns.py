@@ -4,12 +4,12 @@ import asyncio
 
 import pytest
 
-from fairlead.runtime.loop_turns import LoopTurns
+from fairlead.runtime.loop_turns import TurnScheduler
 
 
-async def test_each_turn_of_the_loop_is_for_one():
+async def test_event_loop_iteration_serves_one_caller():
     async def run() -> list[int]:
-        turns, loop, done = LoopTurns(), asyncio.get_running_loop(), []
+        turns, loop, done = TurnScheduler(), asyncio.get_running_loop(), []
         passed = 0
 
         def count() -> None:
@@ -19,7 +19,7 @@ async def test_each_turn_of_the_loop_is_for_one():
                 loop.call_soon(count)
 
         async def work() -> None:
-            await turns.take()
+            await turns.wait_for_turn()
             done.append(passed)
 
         loop.call_soon(count)
@@ -31,12 +31,12 @@ async def test_each_turn_of_the_loop_is_for_one():
 
 
 @pytest.mark.virtual_clock
-async def test_who_has_hung_up_has_no_turn():
-    turns = LoopTurns()
-    gone = [asyncio.create_task(turns.take()) for _ in range(100)]
+async def test_cancelled_caller_takes_no_turn():
+    turns = TurnScheduler()
+    gone = [asyncio.create_task(turns.wait_for_turn()) for _ in range(100)]
     await asyncio.sleep(0)
     for each in gone:
         each.cancel()
     async with asyncio.timeout(60):
-        await turns.take()
-        await turns.take()
+        await turns.wait_for_turn()
+        await turns.wait_for_turn()

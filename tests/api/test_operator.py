@@ -15,14 +15,14 @@ from fairlead.model.documents.health import Health
 from fairlead.model.documents.owner import Kind, Owner
 from fairlead.model.registry.changeset import Changes, apply_changes
 from fairlead.model.snapshot import Snapshot
-from fairlead.runtime.cooperative import in_steps
-from fairlead.runtime.steps import at_once
+from fairlead.runtime.cooperative import run_in_steps
+from fairlead.runtime.steps import run_to_completion
 from harness.down_members import DOCUMENTS, ENDPOINT, MODEL, VM2, WEB
 from harness.probes import observe
 from harness.story import parse_model
 
 
-def test_who_is_down_is_shown_with_where_it_is_and_why():
+def test_down_members_are_listed_with_address_and_reason():
     snapshot = apply_changes(Snapshot(), Changes(puts=tuple(DOCUMENTS.values())), 1)
     snapshot = apply_changes(snapshot, Changes(deletes=(VM2,)), 2)
     snapshot, _ = observe(snapshot, {ENDPOINT: Health.STRANDED})
@@ -34,7 +34,7 @@ def test_who_is_down_is_shown_with_where_it_is_and_why():
     assert _down(snapshot, VM2) == _down(snapshot, Owner(Kind.LOAD_BALANCER, "gone")) == {}
 
 
-def test_whether_a_member_answers_is_unknown_until_somebody_says_it():
+def test_member_without_probe_results_is_unknown():
     snapshot = apply_changes(Snapshot(), Changes(puts=tuple(DOCUMENTS.values())), 1)
     snapshot, _ = observe(snapshot, {ENDPOINT: Health.ONLINE})
     assert [why for member, why in _unknown(snapshot, WEB).items() if " 10.0.0.12:80" in member] == [
@@ -44,7 +44,7 @@ def test_whether_a_member_answers_is_unknown_until_somebody_says_it():
     assert _unknown(snapshot, VM2) == _unknown(snapshot, Owner(Kind.LOAD_BALANCER, "gone")) == {}
 
 
-def test_replicas_are_shown_by_their_ports():
+def test_local_ip_replicas_are_listed_by_port():
     snapshot = apply_changes(Snapshot(), Changes(puts=tuple(DOCUMENTS.values())), 1)
     local_ip = "port vm1 net1 10.0.0.11 name=db\nlocal-ip lip net1 10.0.0.200 monitor=TCP+port=80 +vm1 +vm2"
     documents, _ = parse_model(f"{MODEL}\n{local_ip}", {})
@@ -56,15 +56,15 @@ def test_replicas_are_shown_by_their_ports():
 
 @pytest.fixture
 def many_changes() -> Mapping[Owner, Diff]:
-    rows = [Vip(address=IPv4Address(0x0A000000 + number), held=True) for number in range(60_000)]
+    rows = [Vip(address=IPv4Address(0x0A000000 + number), is_local=True) for number in range(60_000)]
     return {
         Owner(Kind.LOAD_BALANCER, str(number)): diff({row.key: row for row in rows[number::10_000]}, NO_ROWS)
         for number in range(10_000)
     }
 
 
-async def test_nobody_waits_for_a_plan_of_ten_thousand_load_balancers(many_changes: Mapping[Owner, Diff]):
-    found = await in_steps(plans(Snapshot(), {"ovn": many_changes, "other": {}}))
+async def test_plan_of_ten_thousand_load_balancers_is_built_in_steps(many_changes: Mapping[Owner, Diff]):
+    found = await run_in_steps(plans(Snapshot(), {"ovn": many_changes, "other": {}}))
     assert len(found) == 10_000
     assert found["loadbalancer/0"]["create"][0] == "Vip 10.0.0.0 held"
     assert set(found["loadbalancer/0"]["dataplanes"]) == {"ovn"}
@@ -87,7 +87,7 @@ api vip=10.0.0.20 on=net1 tcp:80=a/10.0.0.11:80 udp:53=a/10.0.0.11:53 tcp:81=a/1
         ("none", "nothing is called 'none'; an owner is kind/id, an id or a name"),
     ],
 )
-def test_a_name_that_a_part_of_a_load_balancer_has_is_found_there(text: str, words: str):
+def test_lookup_of_a_part_name_returns_404_with_its_load_balancer(text: str, words: str):
     documents, _ = parse_model(PARTS.strip(), {})
     snapshot = apply_changes(Snapshot(), Changes(puts=tuple(documents.values())), 1)
     web, api = snapshot.load_balancers["web"], snapshot.load_balancers["api"]
@@ -105,5 +105,5 @@ def test_a_name_that_a_part_of_a_load_balancer_has_is_found_there(text: str, wor
     api = replace(api, pools=tuple(pools))
     snapshot = apply_changes(snapshot, Changes(puts=(web, api)), 2)
     with pytest.raises(ApiError) as found:
-        at_once(_find_owner(snapshot, text))
+        run_to_completion(_find_owner(snapshot, text))
     assert (found.value.status, words in str(found.value)) == (404, True), str(found.value)

@@ -20,7 +20,7 @@ from fairlead.api.network.subnets import SUBNETS
 from fairlead.api.network.views import read_tags
 from fairlead.api.octavia import specs
 from fairlead.schema import Parser
-from harness.values import ADDRESSES, FEW, HOSTS, JSON, NEARLY, SCALARS
+from harness.values import ADDRESSES, FEW_EXAMPLES, HOSTS, JSON, NEARLY_VALID, SCALARS
 
 
 def every_parser() -> Iterator[tuple[str, Parser[Any]]]:
@@ -54,9 +54,9 @@ SCHEMAS = {
 }
 
 
-@FEW
-@given(value=st.one_of(SCALARS, NEARLY, JSON, NESTED).filter(lambda value: value is not None))
-def test_every_parser_answers_or_says_what_is_wrong(value: object):
+@FEW_EXAMPLES
+@given(value=st.one_of(SCALARS, NEARLY_VALID, JSON, NESTED).filter(lambda value: value is not None))
+def test_every_parser_returns_a_value_or_an_error_text(value: object):
     """Every parser returns a value or an error text, for any JSON value but null, which is never passed."""
     for name, parser in PARSERS.items():
         refusal = refused(parser, value)
@@ -81,11 +81,11 @@ def _does_not_fit_together(sentence: str) -> bool:
     return "Duplicate" in sentence or "is not a valid IP" in sentence or "should be IPv4 or IPv6" in sentence
 
 
-@FEW
+@FEW_EXAMPLES
 @given(
     least=st.integers(-10, 10), size=st.integers(0, 70_000), value=st.one_of(st.integers(), st.integers(-20, 70_010))
 )
-def test_a_range_is_what_it_says(least: int, size: int, value: int):
+def test_integer_parser_accepts_exactly_its_range(least: int, size: int, value: int):
     for make in (schema.integer, parsers.integer):
         parser, inside = make(least, least + size), least <= value <= least + size
         for written in (value, str(value)):
@@ -95,16 +95,16 @@ def test_a_range_is_what_it_says(least: int, size: int, value: int):
                 assert refused(parser, written)
 
 
-@FEW
+@FEW_EXAMPLES
 @given(text=ADDRESSES)
-def test_an_address_is_read_as_it_is_written(text: str):
+def test_ip_address_parser_keeps_canonical_text_and_ignores_case(text: str):
     assert str(schema.address(text)) == text
     assert schema.address(text.upper()) == schema.address(text)
 
 
-@FEW
+@FEW_EXAMPLES
 @given(address=HOSTS, bits=st.integers(-1, 130))
-def test_a_network_is_read_if_its_prefix_fits(address: Any, bits: int):
+def test_cidr_parser_accepts_exactly_valid_prefix_lengths(address: Any, bits: int):
     if 0 <= bits <= address.max_prefixlen:
         found = schema.cidr(f"{address}/{bits}")
         assert (address in found, found.prefixlen) == (True, bits)
@@ -112,9 +112,9 @@ def test_a_network_is_read_if_its_prefix_fits(address: Any, bits: int):
         assert f"{address}/{bits}" in (refused(schema.cidr, f"{address}/{bits}") or "")
 
 
-@FEW
+@FEW_EXAMPLES
 @given(words=st.lists(st.text(max_size=300), max_size=120))
-def test_tags_are_a_set_of_short_texts(words: list[str]):
+def test_tags_parser_accepts_only_short_unique_texts(words: list[str]):
     good = len(words) <= 100 and len(set(words)) == len(words) and all(len(w) <= 255 and "\0" not in w for w in words)
     assert (refused(parsers.tags, words) is None) == good
     if good:

@@ -9,26 +9,26 @@ from pathlib import Path
 import pytest
 from immutables import Map
 
-from fairlead.agent_protocol.slice_lines import Slice
+from fairlead.agent_protocol.slice_lines import SliceBuilder
 from fairlead.api.agents import push_channel
 from fairlead.api.agents.document_cache import PIECE
-from fairlead.api.agents.push_channel import Channel
+from fairlead.api.agents.push_channel import PushChannel
 from fairlead.model.documents.addresses import parse_address
 from fairlead.model.documents.chassis import Chassis
 from fairlead.model.documents.network import PortUse
 from fairlead.model.documents.owner import Kind, Owner
-from fairlead.model.documents.unmanaged import is_foreign
+from fairlead.model.documents.unmanaged import is_unmanaged
 from fairlead.model.registry.changeset import Changes
-from fairlead.model.registry.facts import CHASSIS, FOREIGN, PLUGGED
+from fairlead.model.registry.facts import CHASSIS, PLUGGED, UNMANAGED
 from fairlead.model.registry.kinds import KINDS
 from fairlead.model.registry.slices import slice_of
 from fairlead.model.snapshot import Aggregate, Snapshot, map_name
-from fairlead.runtime.steps import at_once
+from fairlead.runtime.steps import run_to_completion
 from fairlead.store.model import Model
 from fairlead.store.sqlite import SqliteStore
 from harness.api import write_many
-from harness.front_ends.agent_channel import Listener
-from harness.story import State, Story, parse_model, read_story
+from harness.front_ends.agent_channel import AgentEnd
+from harness.story import Case, State, parse_model, read_case
 from harness.waiting import eventually
 from harness.walk import foreign_documents
 
@@ -39,17 +39,17 @@ CHASSIS_NAMES = ("one", "two", "three")
 @dataclass
 class Scene:
     model: Model
-    channel: Channel
-    listeners: dict[str, Listener]
+    channel: PushChannel
+    listeners: dict[str, AgentEnd]
 
     async def put(self, *documents: object, deletes: tuple[Owner, ...] = ()) -> None:
         await self.model.write(lambda _: Changes(puts=documents, deletes=deletes))
 
     def observe(self, fact: object, news: object) -> None:
-        at_once(self.model.observe(fact, news))
+        run_to_completion(self.model.observe(fact, news))
 
     async def settle(self) -> None:
-        at_once(self.channel.looking())
+        run_to_completion(self.channel.recompute_reaches())
         await eventually(lambda: not self.channel.writing)
 
     async def check(self) -> None:
@@ -69,15 +69,15 @@ def same(told: Snapshot, wanted: Snapshot) -> None:
 async def scene(folder: Path, *names: str) -> AsyncIterator[Scene]:
     store = await SqliteStore.open(folder / "store.db")
     model = await Model.load(store, check=lambda snapshot, owner: None, empty=Snapshot(parting_seconds=60))
-    channel = Channel(model, "epoch", frame=bytes)
-    listeners = {name: Listener(channel, Slice(name)) for name in names}
+    channel = PushChannel(model, "epoch", frame=bytes)
+    listeners = {name: AgentEnd(channel, SliceBuilder(name)) for name in names}
     try:
         yield Scene(model, channel, listeners)
     finally:
         await store.close()
 
 
-def spread(state: State) -> dict[str, Chassis]:
+def assign_chassis(state: State) -> dict[str, Chassis]:
     """Distribute the machines and gateways of a state over three chassis."""
     found: dict[str, dict[str, bool]] = {name: {} for name in CHASSIS_NAMES}
     for document in state.documents.values():
@@ -89,18 +89,18 @@ def spread(state: State) -> dict[str, Chassis]:
 
 
 @pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
-async def test_what_an_agent_was_told_is_its_slice_after_each_state_of_each_story(path: Path, tmp_path: Path):
-    await walk(read_story(path), tmp_path)
+async def test_agent_slice_matches_the_model_after_every_case_state(path: Path, tmp_path: Path):
+    await walk(read_case(path), tmp_path)
 
 
-async def walk(story: Story, tmp_path: Path) -> None:
+async def walk(story: Case, tmp_path: Path) -> None:
     async with scene(tmp_path, *CHASSIS_NAMES) as stage:
         for state in (*story.states, *reversed(story.states)):
-            chassis = spread(state)
+            chassis = assign_chassis(state)
             stage.listeners["two"].listen()
-            stored = [each for each in state.documents.values() if not is_foreign(each)]
+            stored = [each for each in state.documents.values() if not is_unmanaged(each)]
             gone = [owner for owner in stage.model.snapshot.generations if owner not in state.documents]
-            stage.observe(FOREIGN, {**dict.fromkeys(foreign_documents(stage.model.snapshot)), **state.foreign})
+            stage.observe(UNMANAGED, {**dict.fromkeys(foreign_documents(stage.model.snapshot)), **state.foreign})
             await stage.put(*stored, deletes=tuple(gone))
             stage.observe(PLUGGED, {port: node.host for node in chassis.values() for port in node.ports})
             stage.listeners["one"].listen()
@@ -108,8 +108,8 @@ async def walk(story: Story, tmp_path: Path) -> None:
             await stage.settle()
             stage.listeners["three"].listen()
             await stage.check()
-            stage.listeners["one"].hang_up()
-        lists = [listener.lists for listener in stage.listeners.values()]
+            stage.listeners["one"].disconnect()
+        lists = [listener.listing_count for listener in stage.listeners.values()]
         assert lists == [1, 1, 1]  # reconnected agents received the changes that they missed
 
 
@@ -129,12 +129,12 @@ def ports(number: int) -> str:
     return "".join(f"port p{each} net2 10.2.{each // 200 + 1}.{each % 200 + 2}\n" for each in range(number))
 
 
-async def test_a_message_that_was_not_kept_is_told_with_the_whole_slice(
+async def test_messages_dropped_from_the_log_are_replaced_by_the_full_slice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """Messages that the log has dropped are replaced by the whole slice: one larger than the log, and one of several
     with the same number."""
-    monkeypatch.setattr(push_channel, "LARGEST_LOG", 500)
+    monkeypatch.setattr(push_channel, "MAX_LOG_BYTES", 500)
 
     async with scene(tmp_path, "one", "two") as stage:
         await stage.put(*documents(MODEL).values())
@@ -143,7 +143,7 @@ async def test_a_message_that_was_not_kept_is_told_with_the_whole_slice(
             listener.listen()
         await stage.check()
         for listener in stage.listeners.values():
-            listener.hang_up()
+            listener.disconnect()
         stage.observe(
             CHASSIS, {name: Chassis(name=name, host="x" * 300, ports=Map({"vm": True})) for name in stage.listeners}
         )
@@ -151,7 +151,7 @@ async def test_a_message_that_was_not_kept_is_told_with_the_whole_slice(
             listener.listen()
         await stage.check()
         for listener in stage.listeners.values():
-            listener.hang_up()
+            listener.disconnect()
         big = Chassis(name="one", host="y" * 600, ports=Map({"vm": True}))
         stage.observe(CHASSIS, {"one": big})
         stage.listeners["one"].listen()
@@ -165,7 +165,7 @@ def apart() -> dict[Owner, Aggregate]:
 
 
 @pytest.mark.max_steps(250_000)
-async def test_what_a_chassis_reaches_besides_is_told_in_short_steps_while_others_change_it(
+async def test_newly_reachable_network_is_sent_in_short_steps_during_changes(
     tmp_path: Path, apart: dict[Owner, Aggregate]
 ):
     """The longest step is the test's own: it builds the desired slice in one go."""
@@ -184,7 +184,7 @@ async def test_what_a_chassis_reaches_besides_is_told_in_short_steps_while_other
                 await stage.put(deletes=tuple(owner for owner in router if owner not in apart))
             told = list[bytes]()
             listener.watch.write = told.append
-            for number, _ in enumerate(stage.channel.looking()):
+            for number, _ in enumerate(stage.channel.recompute_reaches()):
                 await asyncio.sleep(0)
                 if number < 10:  # some ports go, one comes, one changes: both already sent and pending ones
                     port = stage.model.snapshot.ports[f"p{number * 250 + 1}"]
@@ -201,9 +201,9 @@ async def test_what_a_chassis_reaches_besides_is_told_in_short_steps_while_other
                     await stage.put(comes, replace(port, name=f"changed {joins}"), deletes=deletes)
             assert max(map(len, told)) < 2 * PIECE
             for message in told:
-                for _ in listener.taking(message):
+                for _ in listener.receive_stepwise(message):
                     await asyncio.sleep(0)
-            listener.watch.write = listener.take
+            listener.watch.write = listener.receive_message
             await stage.put(replace(stage.model.snapshot.ports["vm"], name=f"seen {joins}"))
             await stage.check()
             assert (len(listener.slice.snapshot.ports) > 1000) is joins
@@ -227,7 +227,7 @@ STEPS = {
 }
 
 
-async def test_hosts_are_told_of_each_other_and_of_what_they_announce_and_nobody_else_is(tmp_path: Path):
+async def test_only_plain_hosts_receive_host_declarations_and_announcements(tmp_path: Path):
     """Hosts receive each other's declarations and announcements, and no chassis of OVN does, however they are declared
     and removed."""
 
@@ -244,16 +244,16 @@ async def test_hosts_are_told_of_each_other_and_of_what_they_announce_and_nobody
                 wanted_there = slice_of(stage.model.snapshot, who).generations
                 assert listener.slice.snapshot.generations == wanted_there, (name, who)
                 assert set(map(str, wanted_there)) == told.get(who, set()), (name, who)
-        assert {listener.lists for listener in stage.listeners.values()} == {1}
-        assert Owner(Kind.LOAD_BALANCER, "shop") not in stage.listeners["three"].concerned
+        assert {listener.listing_count for listener in stage.listeners.values()} == {1}
+        assert Owner(Kind.LOAD_BALANCER, "shop") not in stage.listeners["three"].notified_owners
 
 
-async def test_a_host_that_is_drained_concerns_the_load_balancers_behind_it(tmp_path: Path):
+async def test_draining_a_host_updates_load_balancers_with_members_on_the_host(tmp_path: Path):
     async with scene(tmp_path, "two") as stage:
         await stage.put(*documents(POOL + ONE + TWO + SHOP).values())
         listener = stage.listeners["two"]
         listener.listen()
-        listener.concerned.clear()
+        listener.notified_owners.clear()
         await stage.put(replace(stage.model.snapshot.hosts["one"], draining=True))
         await stage.check()
-        assert listener.concerned == [Owner(Kind.HOST, "one"), Owner(Kind.LOAD_BALANCER, "shop")]
+        assert listener.notified_owners == [Owner(Kind.HOST, "one"), Owner(Kind.LOAD_BALANCER, "shop")]

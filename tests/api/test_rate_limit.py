@@ -12,23 +12,23 @@ from starlette.responses import Response
 import fairlead
 from fairlead.api import lxd, network, octavia, plugin
 from fairlead.api.agents import routes as agent_routes
-from fairlead.api.http.front_end import ApiError, too_often
-from fairlead.api.http.front_end_builder import SENTENCE, Door, sentence
+from fairlead.api.http.front_end import ApiError, rate_limited
+from fairlead.api.http.front_end_builder import SENTENCE, ApiFrontEnd, sentence
 from fairlead.api.http.openapi import Operation
-from fairlead.api.http.rate_limit import MAX_RETRY_AFTER, Pace, retry_after
+from fairlead.api.http.rate_limit import MAX_RETRY_AFTER, RateLimiter, retry_after
 from fairlead.api.operator import routes as operator_routes
-from fairlead.changes.balancers import OnItsWay, WholeOnItsWay
+from fairlead.changes.balancers import BalancerPending, PartPending
 from fairlead.changes.identity import Identity
 from fairlead.changes.refusal import Refused
 from fairlead.model.documents.owner import Kind, Owner
-from fairlead.model.documents.quota import Counted
+from fairlead.model.documents.quota import QuotaResource
 from fairlead.model.documents.status import ProvisioningStatus
 
 ON_ITS_WAY: dict[str, Any] = {
     "owner": Owner(Kind.LOAD_BALANCER, "lb"),
     "generation": 3,
     "id": "lb",
-    "what": Counted.LOAD_BALANCER,
+    "what": QuotaResource.LOAD_BALANCER,
     "status": ProvisioningStatus.PENDING_UPDATE,
 }
 
@@ -36,14 +36,14 @@ ON_ITS_WAY: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("seconds", "told"), [(0.0, 1), (0.05, 1), (1.0, 1), (1.01, 2), (59.5, 60), (1e9, MAX_RETRY_AFTER)]
 )
-def test_whole_seconds_within_bounds(seconds: float, told: int):
+def test_retry_after_is_whole_seconds_within_bounds(seconds: float, told: int):
     assert retry_after(seconds) == told
 
 
-def test_what_is_told_is_long_enough():
+def test_retry_after_is_the_minimum_sufficient_delay():
     """A caller who comes again when it was told to is served, and one second before that it was not."""
     now = 100.0
-    pace = Pace(2, 2.5, lambda: now)
+    pace = RateLimiter(2, 2.5, lambda: now)
     for _ in range(4):
         pace.add("192.0.2.9")
     told = retry_after(pace.wait("192.0.2.9"))
@@ -53,7 +53,7 @@ def test_what_is_told_is_long_enough():
     assert pace.wait("192.0.2.9") == 0
 
 
-async def answer_of(door: Door, error: Exception) -> httpx.Response:
+async def answer_of(door: ApiFrontEnd, error: Exception) -> httpx.Response:
     async def handler(_: Request) -> Response:
         raise error
 
@@ -70,31 +70,40 @@ async def answer_of(door: Door, error: Exception) -> httpx.Response:
 
 @pytest.mark.parametrize(
     "door",
-    [operator_routes.DOOR, lxd.DOOR, network.DOOR, octavia.DOOR, agent_routes.DOOR, plugin.DOOR],
+    [
+        operator_routes.FRONT_END,
+        lxd.FRONT_END,
+        network.FRONT_END,
+        octavia.FRONT_END,
+        agent_routes.FRONT_END,
+        plugin.FRONT_END,
+    ],
     ids=lambda door: str(door.path),
 )
-async def test_every_front_end_tells_it_in_its_own_format(door: Door):
-    error = too_often("chassis one reports too often", 3.2)
+async def test_rate_limit_error_uses_the_format_of_the_front_end(door: ApiFrontEnd):
+    error = rate_limited("chassis one reports too often", 3.2)
     answer = await answer_of(door, error)
     assert (answer.status_code, answer.headers["retry-after"]) == (429, "4")
     assert "chassis one reports too often; try again in 4 s" in answer.text
     assert answer.content == door.fault(error).body
 
 
-@pytest.mark.parametrize("door", [lxd.DOOR, octavia.DOOR, plugin.DOOR], ids=lambda door: str(door.path))
-@pytest.mark.parametrize("why", [OnItsWay, WholeOnItsWay])
-async def test_a_change_that_waits_for_an_earlier_one_may_come_again(door: Door, why: type[OnItsWay]):
-    """It has waited for the dataplane already (`Services.patience`), and waits again when it comes again."""
+@pytest.mark.parametrize("door", [lxd.FRONT_END, octavia.FRONT_END, plugin.FRONT_END], ids=lambda door: str(door.path))
+@pytest.mark.parametrize("why", [PartPending, BalancerPending])
+async def test_change_blocked_by_an_earlier_change_returns_409_with_retry_after(
+    door: ApiFrontEnd, why: type[PartPending]
+):
+    """It has waited for the dataplane already (`Services.apply_timeout`), and waits again when it comes again."""
     answer = await answer_of(door, Refused(why(**ON_ITS_WAY)))
     assert (answer.status_code, answer.headers["retry-after"]) == (409, "1")
 
 
-def test_every_pace_answers_by_one_function():
+def test_rate_limit_errors_are_built_in_one_module():
     """So none leaves out the header, nor words of when to come again."""
     sources = {each: each.read_text() for each in Path(fairlead.__file__).parent.glob("api/**/*.py")}
-    assert [each.name for each, text in sources.items() if "ApiError(429" in text] == ["door.py"]
+    assert [each.name for each, text in sources.items() if "ApiError(429" in text] == ["front_end.py"]
 
 
-async def test_no_other_refusal_names_a_time():
-    door = Door(path="/d", title="a door", error=SENTENCE, fault=sentence)
+async def test_other_errors_have_no_retry_after():
+    door = ApiFrontEnd(path="/d", title="a door", error=SENTENCE, fault=sentence)
     assert "retry-after" not in (await answer_of(door, ApiError(403, "no"))).headers

@@ -34,7 +34,7 @@ def get(caller: Caller, path: str) -> Any:
     return found.json()
 
 
-def test_a_load_balancer_is_shown_as_each_host_sees_it(caller: Caller):
+def test_operator_api_shows_desired_rows_of_a_load_balancer_per_host(caller: Caller):
     made = make(caller)
     vip = vip_of(made)
     shown = get(caller, "/owners/shop")["dataplanes"]["native"]
@@ -51,8 +51,10 @@ def test_a_load_balancer_is_shown_as_each_host_sees_it(caller: Caller):
     assert get(caller, "/owners/one")["dataplanes"]["native"]["nodes"]["two"]["rows"] == {"Way 1": "Way 1 10.20.0.21"}
 
 
-def test_of_many_hosts_the_first_are_shown_and_the_others_are_named(caller: Caller, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(node_rows, "MOST_NODES", 1)
+def test_rows_of_many_hosts_are_truncated_and_left_out_hosts_are_counted(
+    caller: Caller, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(node_rows, "MAX_NODES", 1)
     make(caller)
     shown = get(caller, "/owners/shop")["dataplanes"]["native"]
     assert (list(shown["nodes"]), shown["left_out"]) == (["one"], 1)
@@ -64,7 +66,7 @@ def test_all_rows_of_a_host_are_listed_by_their_owners(caller: Caller, monkeypat
     rows = get(caller, "/chassis/one/rows")["dataplanes"]["native"]
     shown = get(caller, f"/owners/{made['id']}")["dataplanes"]["native"]["nodes"]["one"]["rows"]
     assert rows == {"host/two": {"Way 2": "Way 2 10.20.0.22"}, f"loadbalancer/{made['id']}": shown}
-    monkeypatch.setattr(node_rows, "MOST_ROWS", 2)
+    monkeypatch.setattr(node_rows, "MAX_ROWS", 2)
     refused = caller.send("GET", "/operator/chassis/one/rows")
     assert (refused.status_code, refused.json()["error"]) == (
         409,
@@ -73,7 +75,7 @@ def test_all_rows_of_a_host_are_listed_by_their_owners(caller: Caller, monkeypat
 
 
 @pytest.mark.parametrize("path", ["/owners/shop?chassis=nine", "/chassis/nine/rows"])
-def test_who_is_no_host_is_named(caller: Caller, path: str):
+def test_rows_of_an_undeclared_host_return_404(caller: Caller, path: str):
     make(caller)
     refused = caller.send("GET", f"/operator{path}")
     assert (refused.status_code, refused.json()["error"]) == (
@@ -82,6 +84,6 @@ def test_who_is_no_host_is_named(caller: Caller, path: str):
     )
 
 
-def test_tenants_are_not_told_what_hosts_have(caller: Caller):
+def test_tenants_cannot_read_rows_of_hosts(caller: Caller):
     make(caller)
     assert as_tenant(caller, "GET", "/operator/chassis/one/rows").status_code == 403

@@ -10,7 +10,7 @@ import pytest
 
 from fairlead.store import etcd_calls, read_barrier
 from fairlead.store.interface import StoreUnavailable
-from harness.etcd import Etcd, started
+from harness.etcd import EtcdCluster, etcd_cluster
 from harness.front_ends.two_servers import LBS, two_servers
 from harness.waiting import eventually, eventually_equal
 
@@ -22,8 +22,8 @@ _NUMBERS = count()
 
 
 @pytest.fixture(scope="module")
-def etcd() -> Iterator[Etcd]:
-    with started() as cluster:
+def etcd() -> Iterator[EtcdCluster]:
+    with etcd_cluster() as cluster:
         yield cluster
 
 
@@ -34,51 +34,51 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return f"{request.getfixturevalue('etcd').url}/servers{next(_NUMBERS)}"
 
 
-async def test_who_writes_at_one_server_reads_it_at_another_in_every_door(url: str):
+async def test_write_to_one_server_is_visible_on_another_in_every_api(url: str):
     async with two_servers(url) as (one, two):
         for round_ in range(10):
             here, there = (one, two) if round_ % 2 else (two, one)
             balancer = await here.build(name=f"web{round_}")
-            assert (await there.ask("GET", f"{LBS}/{balancer['id']}")).status_code == 200
-            assert (await there.ask("GET", f"{LBS}?name=web{round_}")).json()["loadbalancers"] != []
-            assert (await there.ask("GET", f"/network/v2.0/ports/{balancer['vip_port_id']}")).status_code == 200
-            assert (await there.ask("GET", f"/operator/owners/{balancer['id']}")).status_code == 200
-            listener = await there.make(
+            assert (await there.request("GET", f"{LBS}/{balancer['id']}")).status_code == 200
+            assert (await there.request("GET", f"{LBS}?name=web{round_}")).json()["loadbalancers"] != []
+            assert (await there.request("GET", f"/network/v2.0/ports/{balancer['vip_port_id']}")).status_code == 200
+            assert (await there.request("GET", f"/operator/owners/{balancer['id']}")).status_code == 200
+            listener = await there.create(
                 LISTENERS, "listener", loadbalancer_id=balancer["id"], protocol="TCP", protocol_port=80
             )
-            assert (await here.ask("DELETE", f"{LISTENERS}/{listener['id']}")).status_code == 204
-            assert (await there.ask("GET", f"{LISTENERS}/{listener['id']}")).status_code == 404
-            made = await here.ask("POST", "/1.0/networks", {"name": f"lx{round_}", **LXD})
+            assert (await here.request("DELETE", f"{LISTENERS}/{listener['id']}")).status_code == 204
+            assert (await there.request("GET", f"{LISTENERS}/{listener['id']}")).status_code == 404
+            made = await here.request("POST", "/1.0/networks", {"name": f"lx{round_}", **LXD})
             assert made.status_code < 300, made.text
-            assert (await there.ask("GET", f"/1.0/networks/lx{round_}")).status_code == 200
+            assert (await there.request("GET", f"/1.0/networks/lx{round_}")).status_code == 200
 
 
-async def test_of_what_only_one_may_have_one_gets_it_whichever_servers_are_asked(url: str):
+async def test_concurrent_claims_of_one_address_or_name_succeed_once(url: str):
     async with two_servers(url) as (one, two):
         subnet = (await one.build())["vip_subnet_id"]
         for address in range(10, 20):
             body = {"loadbalancer": {"vip_subnet_id": subnet, "vip_address": f"10.0.0.{address}"}}
-            answers = await asyncio.gather(*(each.ask("POST", LBS, body) for each in (one, two) * 2))
+            answers = await asyncio.gather(*(each.request("POST", LBS, body) for each in (one, two) * 2))
             assert sorted(each.status_code for each in answers) == [201, 409, 409, 409]
-        networks = [each.ask("POST", "/1.0/networks", {"name": "alone", **LXD}) for each in (one, two) * 2]
+        networks = [each.request("POST", "/1.0/networks", {"name": "alone", **LXD}) for each in (one, two) * 2]
         assert sorted(each.status_code < 300 for each in await asyncio.gather(*networks)) == [False] * 3 + [True]
 
 
-async def test_the_last_place_of_a_quota_is_had_once(url: str):
+async def test_last_unit_of_a_quota_is_allocated_once(url: str):
     async with two_servers(url) as (one, two):
         balancer = await one.build()
         project = balancer["project_id"]
         for limit in range(2, 6):
             quota = {"quota": {"loadbalancer": limit}}
-            answer = await one.ask("PUT", f"/load-balancer/v2.0/lbaas/quotas/{project}", quota)
+            answer = await one.request("PUT", f"/load-balancer/v2.0/lbaas/quotas/{project}", quota)
             assert answer.status_code < 300, answer.text
             body = {"loadbalancer": {"vip_subnet_id": balancer["vip_subnet_id"]}}
-            answers = await asyncio.gather(*(each.ask("POST", LBS, body) for each in (one, two) * 3))
+            answers = await asyncio.gather(*(each.request("POST", LBS, body) for each in (one, two) * 3))
             assert sorted(each.status_code for each in answers) == [201, *[403] * 5]
-            assert len((await two.ask("GET", LBS)).json()["loadbalancers"]) == limit
+            assert len((await two.request("GET", LBS)).json()["loadbalancers"]) == limit
 
 
-async def test_one_object_that_is_changed_at_both_loses_nothing_and_is_never_left_pending(url: str):
+async def test_concurrent_changes_on_two_servers_lose_no_accepted_listener(url: str):
     async with two_servers(url) as (one, two):
         balancer = await one.build()
         path = f"{LBS}/{balancer['id']}"
@@ -86,18 +86,18 @@ async def test_one_object_that_is_changed_at_both_loses_nothing_and_is_never_lef
         bodies = [
             {"listener": {"loadbalancer_id": balancer["id"], "protocol": "TCP", "protocol_port": p}} for p in ports
         ]
-        asked = [(one, two)[number % 2].ask("POST", LISTENERS, body) for number, body in enumerate(bodies)]
+        asked = [(one, two)[number % 2].request("POST", LISTENERS, body) for number, body in enumerate(bodies)]
         answers = await asyncio.gather(*asked)
         assert {each.status_code for each in answers} <= {201, 409}
         made = {each.json()["listener"]["protocol_port"] for each in answers if each.status_code == 201}
         assert made
         for server in (one, two):
-            found = (await server.ask("GET", f"{LISTENERS}?loadbalancer_id={balancer['id']}")).json()["listeners"]
+            found = (await server.request("GET", f"{LISTENERS}?loadbalancer_id={balancer['id']}")).json()["listeners"]
             assert {each["protocol_port"] for each in found} == made
-            await server.place.rest()
-            assert (await server.ask("GET", path)).json()["loadbalancer"]["provisioning_status"] == "ACTIVE"
-        assert (await one.ask("DELETE", f"{path}?cascade=true")).status_code == 204
-        late = await two.ask("POST", LISTENERS, bodies[0])
+            await server.server.reconcile()
+            assert (await server.request("GET", path)).json()["loadbalancer"]["provisioning_status"] == "ACTIVE"
+        assert (await one.request("DELETE", f"{path}?cascade=true")).status_code == 204
+        late = await two.request("POST", LISTENERS, bodies[0])
         assert late.status_code == 404, late.text
 
 
@@ -111,54 +111,57 @@ READS = {
 """Path per API front end -> the content of its response, and whether that is an error."""
 
 
-async def test_an_outage_of_etcd_of_any_length_is_outlived(etcd: Etcd, monkeypatch: pytest.MonkeyPatch):
+async def test_store_requests_fail_during_an_etcd_outage_and_recover_afterwards(
+    etcd: EtcdCluster, monkeypatch: pytest.MonkeyPatch
+):
     """Requests that depend on the store get an error in their API's format while no member of etcd runs."""
-    monkeypatch.setattr(read_barrier, "PATIENCE", 1.0)
-    monkeypatch.setattr(etcd_calls, "PATIENCE", 1.5)
-    monkeypatch.setattr("fairlead.api.operator.metrics.STORE_PATIENCE", 0.5)
+    monkeypatch.setattr(read_barrier, "TIMEOUT", 1.0)
+    monkeypatch.setattr(etcd_calls, "TOTAL_TIMEOUT", 1.5)
+    monkeypatch.setattr("fairlead.api.operator.metrics.STORE_TIMEOUT", 0.5)
 
     async with two_servers(f"{etcd.url}/servers{next(_NUMBERS)}") as (one, two):
         balancer = await one.build()
         for member in range(3):
             etcd.signal(member, signal.SIGSTOP)
         try:
-            await two.ask("GET", LBS)
+            await two.request("GET", LBS)
             for path, (word, fails) in READS.items():
-                answer = await two.ask("GET", path)
+                answer = await two.request("GET", path)
                 assert answer.status_code == (503 if fails else 200), (path, answer.text)
                 assert word in answer.json(), answer.text
                 assert ("retry-after" if fails else "warning") in answer.headers
-            renamed = await one.ask("PUT", f"{LBS}/{balancer['id']}", {"loadbalancer": {"name": "late"}})
+            renamed = await one.request("PUT", f"{LBS}/{balancer['id']}", {"loadbalancer": {"name": "late"}})
             assert renamed.status_code == 503
             assert "faultstring" in renamed.json()
             await eventually(
-                lambda: two.ask("GET", "/readyz"), is_enough=lambda answer: "the store was not read" in answer.text
+                lambda: two.request("GET", "/readyz"), is_enough=lambda answer: "the store was not read" in answer.text
             )
             assert (
-                "fairlead_store_unavailable_since_timestamp_seconds 0.0" not in (await two.ask("GET", "/metrics")).text
+                "fairlead_store_unavailable_since_timestamp_seconds 0.0"
+                not in (await two.request("GET", "/metrics")).text
             )
         finally:
             for member in range(3):
                 etcd.signal(member, signal.SIGCONT)
         await asyncio.to_thread(etcd.wait)
         await eventually_equal(two.readiness, 200)
-        assert not any(each.following.done() for each in (one, two))
+        assert not any(each.follow_task.done() for each in (one, two))
         name = {"loadbalancer": {"name": "again"}}
-        assert (await one.ask("PUT", f"{LBS}/{balancer['id']}", name)).status_code == 200
-        assert (await two.ask("GET", f"{LBS}/{balancer['id']}")).json()["loadbalancer"]["name"] == "again"
+        assert (await one.request("PUT", f"{LBS}/{balancer['id']}", name)).status_code == 200
+        assert (await two.request("GET", f"{LBS}/{balancer['id']}")).json()["loadbalancer"]["name"] == "again"
 
 
-async def test_who_failed_to_look_looks_again_though_nobody_asks(url: str, monkeypatch: pytest.MonkeyPatch):
+async def test_failed_read_barrier_is_retried_without_requests(url: str, monkeypatch: pytest.MonkeyPatch):
     """A reverse proxy leaves out a server that is not ready, so such a server gets no requests and must retry by
     itself."""
-    monkeypatch.setattr("fairlead.api.operator.metrics.STORE_PATIENCE", 0.0)
+    monkeypatch.setattr("fairlead.api.operator.metrics.STORE_TIMEOUT", 0.0)
 
     async with two_servers(url) as (_, two):
         await two.build()
         with monkeypatch.context() as away:
-            away.setattr(two.place.store, "head", _away)
-            assert (await two.ask("GET", LBS)).status_code == 503
-        assert (await two.ask("GET", "/readyz")).status_code == 503
+            away.setattr(two.server.store, "head", _away)
+            assert (await two.request("GET", LBS)).status_code == 503
+        assert (await two.request("GET", "/readyz")).status_code == 503
         await eventually_equal(two.readiness, 200)
 
 

@@ -13,7 +13,7 @@ from harness.front_ends.tenants import BALANCER, NETWORK, by_name, message
 NOWHERE = "99999999-0000-4000-8000-000000000009"
 
 
-class Town:
+class TenantsWithCallers:
     """Network square is shared; alice and bob have one network each, and alice's router joins hers and square to
     public."""
 
@@ -47,14 +47,14 @@ class Town:
 
 
 @pytest.fixture
-def town(tmp_path: Path) -> Iterator[Town]:
+def town(tmp_path: Path) -> Iterator[TenantsWithCallers]:
     caller = Caller(tmp_path, by_name)
-    yield Town(caller)
+    yield TenantsWithCallers(caller)
     caller.close()
 
 
 @pytest.mark.parametrize("what", ["a machine", "a VIP"])
-def test_a_floating_ip_does_not_go_through_a_strangers_router(town: Town, what: str):
+def test_floating_ip_does_not_use_the_router_of_another_project(town: TenantsWithCallers, what: str):
     """A floating IP cannot use another project's router, and so does not block changes of it."""
     if what == "a VIP":
         port = town.make("bob", "loadbalancer", BALANCER, vip_subnet_id=town.square_subnet)["vip_port_id"]
@@ -77,7 +77,7 @@ def test_a_floating_ip_does_not_go_through_a_strangers_router(town: Town, what: 
 
 
 @pytest.mark.parametrize("change", ["gateway", "interface"])
-def test_what_an_administrator_led_through_a_router_does_not_hold_it(town: Town, change: str):
+def test_floating_ip_set_by_an_administrator_does_not_block_router_changes(town: TenantsWithCallers, change: str):
     """A floating IP that an administrator routed through another project's router does not block changes, but is
     unassociated by them."""
     port = town.make("bob", "port", network_id=town.square)["id"]
@@ -94,7 +94,7 @@ def test_what_an_administrator_led_through_a_router_does_not_hold_it(town: Town,
     assert (shown["port_id"], shown["router_id"]) == (None, None)
 
 
-def test_an_administrators_router_on_a_tenants_own_network_serves_the_tenant(town: Town):
+def test_an_administrators_router_on_a_tenants_own_network_serves_the_tenant(town: TenantsWithCallers):
     """An administrator's router on a tenant's network serves the tenant, and floating IPs block its detachment."""
     router = town.make("", "router", external_gateway_info={"network_id": town.public})["id"]
     path = f"{NETWORK}/routers/{router}"
@@ -107,7 +107,7 @@ def test_an_administrators_router_on_a_tenants_own_network_serves_the_tenant(tow
     assert refused.status_code == 409
 
 
-def test_a_guest_does_not_choose_the_address_of_a_vip(town: Town):
+def test_tenant_cannot_choose_a_vip_address_on_a_shared_network(town: TenantsWithCallers):
     """Only the network's owner and administrators may choose the address of a VIP, as with fixed_ips of ports."""
     rule = "(rule:create_port and (rule:create_port:fixed_ips:ip_address)) is disallowed by policy"
     fixed = [{"subnet_id": town.square_subnet, "ip_address": "10.5.0.77"}]
@@ -127,7 +127,7 @@ def test_a_guest_does_not_choose_the_address_of_a_vip(town: Town):
     assert town.make("bob", "loadbalancer", BALANCER, **own)["vip_address"] == "10.0.0.77"
 
 
-def asked(town: Town) -> dict[str, tuple[str, str, Any, str]]:
+def request(town: TenantsWithCallers) -> dict[str, tuple[str, str, Any, str]]:
     """Return requests that name another project's resource: method, path, body, and that resource's id."""
     pool = town.make(
         "bob",
@@ -187,8 +187,8 @@ def asked(town: Town) -> dict[str, tuple[str, str, Any, str]]:
     }
 
 
-def test_what_a_stranger_has_is_not_told_from_what_is_not_there(town: Town):
-    for name, (method, path, body, identity) in asked(town).items():
+def test_foreign_resource_returns_the_same_error_as_a_missing_resource(town: TenantsWithCallers):
+    for name, (method, path, body, identity) in request(town).items():
         answers = []
         for known in (identity, NOWHERE):
             answer = town.send("bob", method, path, _naming(body, identity, known))

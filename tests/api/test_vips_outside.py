@@ -28,7 +28,7 @@ def make_balancer(caller: Caller, subnet: str) -> Any:
     return caller.send("POST", f"{BALANCER}/loadbalancers", json={"loadbalancer": {"vip_subnet_id": subnet}})
 
 
-def test_a_floating_ip_leads_to_a_vip_as_long_as_that_is_there(caller: Caller):
+def test_floating_ip_is_disassociated_when_its_vip_is_deleted(caller: Caller):
     public, _ = make_network(caller, "203.0.113.0/24", **{"router:external": True})
     _, subnet = make_network(caller, "10.0.0.0/24")
     gateway = {"network_id": public}
@@ -77,7 +77,7 @@ def test_a_vip_on_an_external_network_needs_a_router_with_its_gateway_there(call
     assert caller.send("DELETE", path).status_code == 204
 
 
-def test_a_floating_ip_leads_to_no_port_of_probes(caller: Caller):
+def test_floating_ip_cannot_use_a_health_monitor_port(caller: Caller):
     public, _ = make_network(caller, "203.0.113.0/24", **{"router:external": True})
     network, subnet = make_network(caller, "10.0.0.0/24")
     gateway = {"network_id": public}

@@ -14,15 +14,15 @@ import pytest
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, PrivateFormat
 
 from fairlead.api.keystone.client import Keystone, ServiceUser
-from fairlead.http.client import Place as Where
+from fairlead.http.client import HttpEndpoint as Where
 from fairlead.keystores import barbican as keystore
-from fairlead.keystores.barbican import ANONYMOUS, NO_URL, NOTHING
-from fairlead.keystores.interface import LARGEST, Asker, Content, Silent, Unreadable
+from fairlead.keystores.barbican import IDENTITY_REQUIRED_MESSAGE, NO_URL, NOT_FOUND_MESSAGE
+from fairlead.keystores.interface import MAX_CONTENT_BYTES, Content, KeyStoreUnresponsive, Requester, Unreadable
 from harness.barbican import cloud as barbican_cloud
 from harness.barbican.cloud import Barbican, barbican
 from harness.certificates import Authority, key_pem, new_key
-from harness.fuzz.machine import SCHEMA, SERVER, Machine, machine
-from harness.keystone.cloud import INSTALLED, Cloud, keystone, options, password_of
+from harness.fuzz.machine import SCHEMA, SERVER, FuzzedServer, fuzzed_server
+from harness.keystone.cloud import INSTALLED, KeystoneServer, keystone, options, password_of
 
 pytestmark = pytest.mark.client
 
@@ -37,10 +37,10 @@ LOCKED = WEB.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableE
 
 
 @dataclass
-class Place:
-    cloud: Cloud
+class BarbicanSite:
+    cloud: KeystoneServer
     barbican: Barbican
-    server: Machine
+    server: FuzzedServer
     tokens: dict[str, str]
 
     @property
@@ -60,7 +60,7 @@ class Place:
 
     async def read(self, reference: str, who: str | None = "alice") -> Content:
         """Read a key as this user's request does, or (None) as the server does later for nodes."""
-        return await self.store().read(SHOP, reference, Asker(token=self.tokens[who]) if who else None)
+        return await self.store().read(SHOP, reference, Requester(token=self.tokens[who]) if who else None)
 
     def store(self) -> keystore.Barbican:
         """Return a new Barbican client with Fairlead's service user."""
@@ -99,24 +99,24 @@ async def _at_once(project_id: str):
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BarbicanSite]:
     if not (INSTALLED.exists() and barbican_cloud.INSTALLED.exists() and SERVER.exists() and SCHEMA.exists()):
         reason = f"needs .venv-keystone, .venv-barbican (scripts/keystone, scripts/barbican), {SERVER} and {SCHEMA}"
         pytest.fail(reason) if os.environ.get("CI") else pytest.skip(reason)
     folder = tmp_path_factory.mktemp("cloud")
     with keystone(folder) as cloud, barbican(folder, cloud) as secrets:
         said = {**options(cloud, folder), "FAIRLEAD_KEYS_BARBICAN": secrets.url, **WITH_PROXIES}
-        with machine(folder, said) as server:
+        with fuzzed_server(folder, said) as server:
             tokens = {who: cloud.token(who) for who in ("alice", "bob", "rita", "fairlead")}
-            yield Place(cloud, secrets, server, tokens)
-            assert server.mistakes() == []
+            yield BarbicanSite(cloud, secrets, server, tokens)
+            assert server.bug_reports() == []
             written = server.log.read_text() + repr((folder / "fairlead.db").read_bytes())
             for secret in ("PRIVATE KEY", "gAAAAA", password_of("fairlead"), key_pem(WEB.key).splitlines()[1]):
                 assert secret not in written
 
 
 @pytest.fixture(scope="module")
-def web(place: Place) -> str:
+def web(place: BarbicanSite) -> str:
     """Create a load balancer as alice, and return its id."""
     network = place.good("alice", "POST", "/network/v2.0/networks", {"network": {}})["network"]["id"]
     subnet = {"network_id": network, "ip_version": 4, "cidr": "10.0.0.0/24"}
@@ -126,14 +126,16 @@ def web(place: Place) -> str:
     return str(made["loadbalancer"]["id"])
 
 
-async def test_what_a_reference_may_name(place: Place):
+async def test_references_to_secrets_and_containers_are_read(place: BarbicanSite):
     more = place.container(intermediates=CA.pem)
     locked = place.container(private_key=LOCKED, private_key_passphrase="secret")
     # stripped, as by Barbican
     pem, key, authority = (each.strip().encode() for each in (WEB.pem, key_pem(WEB.key), CA.pem))
     for reference, expected in {
         place.whole(): Content(material=BUNDLE),
-        place.barbican.text(place.alice, WEB.whole): Content(material=WEB.whole.strip().encode()),
+        place.barbican.text(place.alice, WEB.certificate_and_key): Content(
+            material=WEB.certificate_and_key.strip().encode()
+        ),
         place.barbican.text(place.alice, CA.pem): Content(material=authority),
         place.container(): Content(material=pem + b"\n" + key),
         more: Content(material=b"\n".join((pem, authority, key))),
@@ -151,18 +153,18 @@ async def test_what_a_reference_may_name(place: Place):
         *("http://x/v1/secrets/{id}\r\nX-Auth-Token: a", "http://x y/v1/secrets/{id}", "http://x/v1/secrets/1"),
     ],
 )
-async def test_what_is_no_reference_asks_nobody(place: Place, reference: str):
+async def test_invalid_reference_is_rejected(place: BarbicanSite, reference: str):
     asked = reference.format(id="11111111-1111-4111-8111-111111111111")
     assert NO_URL == await place.refused(asked)
     assert NO_URL == await place.refused(asked, who=None)
 
 
-async def test_no_request_goes_where_a_reference_says(place: Place):
+async def test_request_goes_to_the_configured_barbican_not_to_the_reference(place: BarbicanSite):
     made = httpx.URL(place.whole())
     assert BUNDLE == (await place.read(f"http://192.0.2.1:1/key-manager{made.path}")).material
 
 
-async def test_of_others_nothing_is_read_whatever_our_user_may_read(place: Place):
+async def test_secret_of_another_user_is_not_read_with_the_service_user(place: BarbicanSite):
     """The service user may read alice's secret, but bob references it."""
     hers, container = place.whole(), place.container()
     for reference in (hers, container):
@@ -170,13 +172,13 @@ async def test_of_others_nothing_is_read_whatever_our_user_may_read(place: Place
         await place.read(reference, who=None)
         nothing = reference[:-12] + "0" * 12
         for who in ("bob", "rita"):
-            assert NOTHING == await place.refused(reference, who) == await place.refused(nothing, who)
-        with pytest.raises(Unreadable, match=ANONYMOUS):
-            await place.store().read(SHOP, reference, Asker())
-    assert BUNDLE == (await place.store().read(SHOP, hers, Asker(is_service=True))).material
+            assert NOT_FOUND_MESSAGE == await place.refused(reference, who) == await place.refused(nothing, who)
+        with pytest.raises(Unreadable, match=IDENTITY_REQUIRED_MESSAGE):
+            await place.store().read(SHOP, reference, Requester())
+    assert BUNDLE == (await place.store().read(SHOP, hers, Requester(is_service=True))).material
 
 
-async def test_whoever_else_may_read_it_still_may(place: Place):
+async def test_granting_access_keeps_the_other_readers(place: BarbicanSite):
     reference = place.whole()
     acl, bob = f"{reference.partition('/v1')[2]}/acl", place.cloud.ids["bob"]
     place.barbican.call(place.alice, "PUT", acl, {"read": {"users": [bob], "project-access": False}})
@@ -186,40 +188,40 @@ async def test_whoever_else_may_read_it_still_may(place: Place):
     assert read["project-access"] is False
 
 
-async def test_who_may_read_and_not_let_read_is_told_what_to_do(place: Place):
+async def test_reader_without_acl_rights_needs_a_grant_by_the_owner(place: BarbicanSite):
     """Alice's ACL lets bob read the secret; only she can also allow the service user."""
     reference = place.whole()
     acl = f"{reference.partition('/v1')[2]}/acl"
     users = [place.cloud.ids["bob"]]
     place.barbican.call(place.alice, "PUT", acl, {"read": {"users": users}})
-    assert NOTHING == await place.refused(reference, "bob")  # only the owner sees the ACL
+    assert NOT_FOUND_MESSAGE == await place.refused(reference, "bob")  # only the owner sees the ACL
     place.barbican.call(place.alice, "PUT", acl, {"read": {"users": [*users, place.cloud.ids["fairlead"]]}})
     assert BUNDLE == (await place.read(reference, "bob")).material
 
 
-async def test_what_is_gone_or_too_large_or_of_another_sort(place: Place):
+async def test_deleted_expired_or_wrong_type_secret_is_rejected(place: BarbicanSite):
     gone, later = place.whole(), datetime.now(UTC) + timedelta(hours=1)
-    expires = place.barbican.text(place.alice, WEB.whole, expiration=later.strftime("%Y-%m-%dT%H:%M:%S"))
+    expires = place.barbican.text(place.alice, WEB.certificate_and_key, expiration=later.strftime("%Y-%m-%dT%H:%M:%S"))
     await place.read(gone)
     place.barbican.delete(place.alice, gone)
-    assert NOTHING == await place.refused(gone) == await place.refused(gone, who=None)
+    assert NOT_FOUND_MESSAGE == await place.refused(gone) == await place.refused(gone, who=None)
     large = "x" * 19_000  # of Barbican's limit of 20,000
     parts = dict.fromkeys(("certificate", "intermediates", "private_key", "private_key_passphrase"), large)
     whole = await place.read(place.container(**parts))
-    assert len(whole.material) < LARGEST
+    assert len(whole.material) < MAX_CONTENT_BYTES
     other = place.barbican.container(place.alice, "generic", one=place.whole())
     assert "not of the type certificate" in await place.refused(other)
     await place.read(expires)
     place.barbican.expire(expires)
-    assert NOTHING == await place.refused(expires) == await place.refused(expires, who=None)
+    assert NOT_FOUND_MESSAGE == await place.refused(expires) == await place.refused(expires, who=None)
 
 
-def test_a_listener_is_refused_in_octavias_words_or_made(place: Place, web: str):
+def test_listener_with_an_unreadable_reference_gets_the_octavia_error(place: BarbicanSite, web: str):
     place.tokens["sam"] = place.cloud.token("sam", {"system": {"all": True}})
     theirs = place.whole("bob")
     answer = place.listener("alice", 1000, web, default_tls_container_ref=theirs)
     assert answer.status_code == 400
-    assert f"{REFUSED}: ['{theirs}']: {NOTHING}" == answer.json()["faultstring"]
+    assert f"{REFUSED}: ['{theirs}']: {NOT_FOUND_MESSAGE}" == answer.json()["faultstring"]
     ours, authority = place.container(), place.barbican.text(place.alice, CA.pem)
     crl = place.barbican.text(place.alice, CA.revoke(CA.issue("gone")))
     made = place.listener(
@@ -244,7 +246,7 @@ def test_a_listener_is_refused_in_octavias_words_or_made(place: Place, web: str)
     assert place.call("alice", "PUT", f"{LISTENERS}/{listener}", {"listener": {"name": "new"}}).status_code == 200
 
 
-def test_a_barbican_that_hangs_holds_up_nobody_else(place: Place, web: str):
+def test_hanging_barbican_delays_no_request_without_references(place: BarbicanSite, web: str):
     """A request with a reference waits for Barbican's timeout. Requests without references are answered in that time:
     at least two, because the first one may precede the request with the reference."""
     ours = place.whole()
@@ -265,7 +267,7 @@ def test_a_barbican_that_hangs_holds_up_nobody_else(place: Place, web: str):
     assert made.status_code == 201, made.text
 
 
-async def test_our_own_token_is_renewed_when_barbican_refuses_it(place: Place):
+async def test_service_token_is_renewed_after_a_rejection_by_barbican(place: BarbicanSite):
     reference = place.whole()
     await place.read(reference)
     store = place.store()
@@ -274,8 +276,8 @@ async def test_our_own_token_is_renewed_when_barbican_refuses_it(place: Place):
     assert BUNDLE == (await store.read(SHOP, reference, None)).material
 
 
-async def test_a_barbican_that_is_away_says_so(place: Place):
+async def test_unreachable_barbican_is_an_error(place: BarbicanSite):
     store = place.store()
     store._place = Where(url="http://127.0.0.1:1")
-    with pytest.raises(Silent, match="does not answer"):
+    with pytest.raises(KeyStoreUnresponsive, match="does not answer"):
         await store.read(SHOP, place.whole(), None)

@@ -12,8 +12,8 @@ import pytest
 
 from fairlead.lab.errors import CommandFailed
 from fairlead.lab.ports import Placement, workload_of_port
-from harness.barbican.nodes import Place, on_a_node
-from harness.certificates import Authority, Issued, key_pem
+from harness.barbican.nodes import NodeWithBarbican, node_with_barbican
+from harness.certificates import Authority, SignedCertificate, key_pem
 from harness.lab.site import PORT
 from harness.pools import upper_half
 from harness.waiting import wait_equal, wait_until
@@ -33,7 +33,7 @@ AGAIN = "for _ in $(seq 100); do curl -s -o /dev/null {words} -w '%{{http_code}}
 class Tenant:
     """Alice, with two server machines and one client machine."""
 
-    place: Place
+    place: NodeWithBarbican
     authority: Path
     token: str
     subnets: dict[int, str] = field(default_factory=dict)
@@ -72,7 +72,7 @@ class Tenant:
             lab.add_workload(workload_of_port(self.place.server.url, port["id"], placement, self.token))
         lab.wait_bound(*SERVERS, "asks")
 
-    def stored(self, issued: Issued) -> str:
+    def stored(self, issued: SignedCertificate) -> str:
         """Store the certificate as a container of parts, the format of older clients; return its reference."""
         secrets = self.place.barbican
         parts = {"certificate": issued.pem, "private_key": key_pem(issued.key), "intermediates": CA.pem}
@@ -106,8 +106,8 @@ class Tenant:
 def tenant(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tenant]:
     folder = tmp_path_factory.mktemp("cloud")
     (folder / "ca.pem").write_text(CA.pem)
-    with on_a_node(folder) as place:
-        place.cloud.announce(place.server.url)
+    with node_with_barbican(folder) as place:
+        place.cloud.register_fairlead(place.server.url)
         made = Tenant(place, folder / "ca.pem", place.cloud.token("alice"))
         made.populate()
         yield made
@@ -146,7 +146,7 @@ def served(tenant: Tenant) -> Iterator[Served]:
     tenant.good("DELETE", f"{BALANCERS}/{made['id']}?cascade=true")
 
 
-def test_both_versions_of_http_over_both_of_ip(tenant: Tenant, served: Served):
+def test_http1_and_http2_are_served_over_ipv4_and_ipv6(tenant: Tenant, served: Served):
     for vip in served.vips:
         for option, version in (("--http1.1", "1"), ("--http2", "2")):
             assert {tenant.get(vip, option) for _ in range(4)} == {("200", version, each) for each in SERVERS}
@@ -154,7 +154,7 @@ def test_both_versions_of_http_over_both_of_ip(tenant: Tenant, served: Served):
         assert f"{WEB.certificate.serial_number:X}" in tenant.shown(vip, "web.example")
 
 
-def test_a_renewed_certificate_is_another_reference_and_no_failed_request(tenant: Tenant, served: Served):
+def test_certificate_renewal_fails_no_request(tenant: Tenant, served: Served):
     """Barbican secrets are immutable: a renewal stores a new secret and changes the reference."""
     asked = " ".join(tenant.words(served.vips[1]))
     with ThreadPoolExecutor(1) as pool:
@@ -170,7 +170,7 @@ def test_a_renewed_certificate_is_another_reference_and_no_failed_request(tenant
         assert Counter(asking.result().split()) == {"200": 100}
 
 
-def test_what_cannot_be_read_is_refused_with_the_reason(tenant: Tenant, served: Served):
+def test_unreadable_certificate_is_rejected_with_the_reason(tenant: Tenant, served: Served):
     theirs = tenant.place.barbican.binary(tenant.place.cloud.token("bob"), WEB.bundle)
     said = {"listener": {"default_tls_container_ref": theirs}}
     refused = tenant.call("PUT", f"{LISTENERS}/{served.listener}", said)

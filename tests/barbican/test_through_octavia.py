@@ -11,7 +11,7 @@ import pytest
 from harness.barbican import cloud as barbican_cloud
 from harness.barbican.cloud import Barbican, barbican, octavia_options
 from harness.certificates import Authority, key_pem
-from harness.fuzz.machine import SCHEMA, SERVER, Machine, machine
+from harness.fuzz.machine import SCHEMA, SERVER, FuzzedServer, fuzzed_server
 from harness.keystone.cloud import INSTALLED, keystone
 from harness.neutron_lab.services import NETWORK_DRIVER, OCTAVIA, octavia
 from harness.waiting import DEADLINE, wait_equal
@@ -30,9 +30,9 @@ class Databases:
 
 
 @dataclass
-class Place:
+class BarbicanThroughOctavia:
     barbican: Barbican
-    server: Machine
+    server: FuzzedServer
     octavia: str
     alice: str
     bob: str
@@ -68,7 +68,7 @@ class Place:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BarbicanThroughOctavia]:
     there = (INSTALLED, barbican_cloud.INSTALLED, OCTAVIA / ".installed", SERVER, SCHEMA)
     if not all(each.exists() for each in there):
         reason = f"needs {', '.join(map(str, there))}: scripts/setup makes them"
@@ -76,21 +76,21 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     folder = tmp_path_factory.mktemp("cloud")
     ovn = Databases(*(f"unix:{folder}/{name}.sock" for name in ("nb", "sb")))
     with keystone(folder) as cloud, barbican(folder, cloud) as secrets:
-        cloud.employ("octavia")
-        with machine(folder, octavia_options(cloud, secrets, folder)) as server:
+        cloud.create_service_user("octavia")
+        with fuzzed_server(folder, octavia_options(cloud, secrets, folder)) as server:
             networking = f"{server.url}/network"
             with octavia(
                 folder / "octavia", ovn, cloud, networking, server.url, "plugged in", NETWORK_DRIVER
             ) as service:
                 service.await_answer()
                 tokens = (cloud.token(who) for who in ("alice", "bob"))
-                yield Place(secrets, server, service.url, *tokens)
+                yield BarbicanThroughOctavia(secrets, server, service.url, *tokens)
                 for log in ("api", "agent"):
                     assert "PRIVATE KEY" not in service.log(log)
-            assert server.mistakes() == []
+            assert server.bug_reports() == []
 
 
-def test_what_octavia_was_let_read_reaches_fairlead_by_its_reference(place: Place):
+def test_reference_granted_to_octavia_reaches_fairlead_unchanged(place: BarbicanThroughOctavia):
     secrets, web = place.barbican, place.balancer()
     parts = {"certificate": WEB.pem, "private_key": key_pem(WEB.key), "intermediates": CA.pem}
     container = secrets.container(
@@ -110,7 +110,7 @@ def test_what_octavia_was_let_read_reaches_fairlead_by_its_reference(place: Plac
         assert said == {name: ours[name] for name in said}
 
 
-def test_what_is_anothers_is_refused_by_octavia_and_by_us(place: Place):
+def test_secret_of_another_user_is_rejected_by_octavia_and_fairlead(place: BarbicanThroughOctavia):
     web, theirs = place.balancer(), place.barbican.binary(place.bob, WEB.bundle)
     refused = place.listen(web, 443, default_tls_container_ref=theirs)
     assert (refused.status_code, theirs in refused.json()["faultstring"]) == (400, True)

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 from _pytest.mark import ParameterSet
 
-from harness.story import Story, read_story
-from harness.walk import check_goldens, walk_every_way
+from harness.story import Case, read_case
+from harness.walk import check_goldens, walk_every_path
 
-STORIES = [read_story(path) for path in sorted(Path(__file__).parent.glob("*.txt"))]
+STORIES = [read_case(path) for path in sorted(Path(__file__).parent.glob("*.txt"))]
 
 
-def way(seed: int | None, restarting: bool, *marks: pytest.MarkDecorator) -> ParameterSet:
+def path_name(seed: int | None, restarting: bool, *marks: pytest.MarkDecorator) -> ParameterSet:
     """Return a parameter set: the seed of the faults (None: no faults), and whether the dataplane is restarted at each
     step."""
     words = ("calm" if seed is None else f"faults{seed}", "restarted" if restarting else "running")
@@ -20,20 +20,20 @@ def way(seed: int | None, restarting: bool, *marks: pytest.MarkDecorator) -> Par
 
 
 MORE = ((None, True), (1, False), *product((2, 3), (False, True)))
-WAYS = [
-    way(None, False),
-    way(1, True, pytest.mark.thorough),
-    *(way(*each, pytest.mark.extended) for each in MORE),
+PATHS = [
+    path_name(None, False),
+    path_name(1, True, pytest.mark.thorough),
+    *(path_name(*each, pytest.mark.extended) for each in MORE),
 ]
 """Parameter sets; the first two find nearly all defects: no faults and no restarts, or both."""
 
 pytestmark = pytest.mark.parametrize("story", STORIES, ids=lambda story: story.path.stem)
 
 
-def test_the_rows_are_those_of_the_story(story: Story) -> None:
+def test_compiled_rows_match_the_case(story: Case) -> None:
     check_goldens(story)
 
 
-@pytest.mark.parametrize(("seed", "restarting"), WAYS)
-def test_every_walk_ends_with_the_rows_of_the_story(story: Story, seed: int | None, restarting: bool) -> None:
-    walk_every_way(story, seed=seed, restarting=restarting)
+@pytest.mark.parametrize(("seed", "restarting"), PATHS)
+def test_every_walk_converges_to_the_rows_of_the_case(story: Case, seed: int | None, restarting: bool) -> None:
+    walk_every_path(story, seed=seed, restarting=restarting)

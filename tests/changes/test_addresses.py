@@ -3,12 +3,12 @@
 from ipaddress import ip_address, ip_network
 
 from fairlead.changes.addresses import (
+    AddressHolder,
+    AddressInUse,
     AddressIsAutomatic,
     AddressOutsideSubnet,
-    AddressTaken,
-    AskedAddress,
+    AddressRequest,
     GatewayInPool,
-    Holder,
     NoFreeAddress,
     NoSubnetOnNetwork,
     PoolsOverlap,
@@ -20,7 +20,7 @@ from fairlead.changes.addresses import (
 )
 from fairlead.model.documents.network import AllocationPool, FixedIP, Ipv6Mode, Network, Port, Subnet
 from fairlead.model.snapshot import Snapshot
-from harness.changes.world import OWNERS, fixed, having, refusal, subnet
+from harness.changes.world import OWNERS, fixed, refusal, snapshot_with, subnet
 
 MAC = "fa:16:3e:00:00:01"
 MADE_OF_MAC = ip_address("fd00::f816:3eff:fe00:1")
@@ -33,40 +33,40 @@ SMALL, SIX, AUTOMATIC = (
 
 def taking(network: Network, *addresses: FixedIP) -> Snapshot:
     port = Port(id="other", network_id=network.id, mac_address="fa:16:3e:00:00:02", fixed_ips=addresses, **OWNERS)
-    return having(network, port)
+    return snapshot_with(network, port)
 
 
 def network(*subnets: Subnet) -> Network:
     return Network(id="net", mtu=1442, subnets=subnets, **OWNERS)
 
 
-def test_a_port_gets_one_address_of_each_family_and_a_machine_makes_its_own():
+def test_port_gets_an_address_of_each_family_and_slaac_derives_from_the_mac():
     net = network(SMALL, AUTOMATIC)
-    holder = Holder(port_id="p", mac=MAC, network=net)
+    holder = AddressHolder(port_id="p", mac=MAC, network=net)
     assert choose_fixed_ips(taking(net), holder, None) == (
         fixed("four", "10.0.0.2"),
         FixedIP(subnet_id="auto", address=MADE_OF_MAC),
     )
-    wanted = (AskedAddress(subnet_id="auto", address=ip_address("fd00::2")),)
+    wanted = (AddressRequest(subnet_id="auto", address=ip_address("fd00::2")),)
     assert refusal(choose_fixed_ips, taking(net), holder, wanted) == AddressIsAutomatic(
         address=ip_address("fd00::2"), subnet_id="auto"
     )
 
 
-def test_a_port_keeps_the_address_that_it_has_on_a_subnet():
+def test_port_keeps_its_address_on_a_requested_subnet():
     net = network(SMALL, SIX)
     held = fixed("six", "fd01::7")
-    holder = Holder(port_id="p", mac=MAC, network=net, held=(held,))
-    asked = (AskedAddress(subnet_id="six"), AskedAddress(subnet_id="four"))
+    holder = AddressHolder(port_id="p", mac=MAC, network=net, current_addresses=(held,))
+    asked = (AddressRequest(subnet_id="six"), AddressRequest(subnet_id="four"))
     assert choose_fixed_ips(taking(net), holder, asked) == (held, fixed("four", "10.0.0.2"))
 
 
-def test_an_address_that_somebody_has_is_refused_by_its_value():
+def test_allocated_address_is_refused_for_ports_and_services():
     net = network(SMALL)
     full, two = taking(net, fixed("four", "10.0.0.2")), ip_address("10.0.0.2")
-    holder = Holder(port_id="p", mac=MAC, network=net)
-    taken = AddressTaken(address=two, subnet_id="four")
-    assert refusal(choose_fixed_ips, full, holder, (AskedAddress(address=two),)) == taken
+    holder = AddressHolder(port_id="p", mac=MAC, network=net)
+    taken = AddressInUse(address=two, subnet_id="four")
+    assert refusal(choose_fixed_ips, full, holder, (AddressRequest(address=two),)) == taken
     assert refusal(choose_service_address, full, "net", SMALL, two, "seed") == taken
     assert refusal(choose_fixed_ips, full, holder, None) == NoFreeAddress(network_id="net")
     assert refusal(choose_service_address, full, "net", SMALL, None, "seed") == NoFreeAddress(
@@ -74,11 +74,11 @@ def test_an_address_that_somebody_has_is_refused_by_its_value():
     )
 
 
-def test_a_service_never_has_the_gateways_address_and_a_router_may():
+def test_service_cannot_have_the_gateway_address_but_a_port_can():
     net, gateway = network(SMALL), ip_address("10.0.0.1")
-    holder = Holder(port_id="p", mac=MAC, network=net)
-    assert choose_fixed_ips(taking(net), holder, (AskedAddress(address=gateway),)) == (fixed("four", "10.0.0.1"),)
-    assert refusal(choose_service_address, taking(net), "net", SMALL, gateway, "seed") == AddressTaken(
+    holder = AddressHolder(port_id="p", mac=MAC, network=net)
+    assert choose_fixed_ips(taking(net), holder, (AddressRequest(address=gateway),)) == (fixed("four", "10.0.0.1"),)
+    assert refusal(choose_service_address, taking(net), "net", SMALL, gateway, "seed") == AddressInUse(
         address=gateway, subnet_id="four"
     )
     outside = ip_address("10.0.0.3")
@@ -87,13 +87,13 @@ def test_a_service_never_has_the_gateways_address_and_a_router_may():
     )
 
 
-def test_a_service_gets_an_address_of_the_pool_where_machines_make_their_own():
+def test_service_on_a_slaac_subnet_gets_a_pool_address():
     chosen = choose_service_address(taking(network(AUTOMATIC)), "net", AUTOMATIC, None, "seed")
     assert chosen.address in AUTOMATIC.cidr
     assert chosen.address != MADE_OF_MAC
 
 
-def test_the_subnet_of_a_service_has_a_free_address_if_any_has():
+def test_service_subnet_is_one_with_a_free_address_if_any():
     net = network(SIX, SMALL)
     assert choose_subnet(taking(net), net, None) is SMALL
     assert choose_subnet(taking(net, fixed("four", "10.0.0.2")), net, None) is SIX
@@ -102,7 +102,7 @@ def test_the_subnet_of_a_service_has_a_free_address_if_any_has():
     assert refusal(choose_subnet, taking(net), net, nowhere) == NoSubnetOnNetwork(network_id="net", address=nowhere)
 
 
-def test_pools_do_not_overlap_and_leave_the_gateway_out():
+def test_allocation_pools_must_not_overlap_or_contain_the_gateway():
     pools = [
         AllocationPool(start=ip_address(first), end=ip_address(last))
         for first, last in (("10.9.0.10", "10.9.0.20"), ("10.9.0.2", "10.9.0.10"))

@@ -13,8 +13,8 @@ from fairlead.changes.members import delete_member
 from fairlead.changes.networks import (
     AnnouncedExternal,
     AnnouncedForVips,
-    AnnouncedOnWire,
-    AskedSegment,
+    AnnouncedWithSegment,
+    SegmentRequest,
     create_network,
     delete_network,
     update_network,
@@ -22,24 +22,24 @@ from fairlead.changes.networks import (
 from fairlead.changes.ports import NewPort, create_port
 from fairlead.changes.routers import InterfaceTarget, RouterChange, add_interface, create_router
 from fairlead.changes.subnets import AnnouncedElsewhere, create_subnet, delete_subnet, update_subnet
-from fairlead.changes.vips import AddressNotTheirs
+from fairlead.changes.vips import AddressChoiceNotAllowed
 from fairlead.compilers.ovn.compiler import compile_owner
 from fairlead.dataplane.rows import NO_ROWS
 from fairlead.model.documents.addresses import parse_address, parse_network
-from fairlead.model.documents.apportionment import LARGEST
+from fairlead.model.documents.apportionment import MAX_SLOTS
 from fairlead.model.documents.hosts import Host, HostPrefix
 from fairlead.model.documents.network import Network, Router, SegmentType, Subnet
 from fairlead.model.documents.owner import VipNetwork
 from fairlead.model.registry.changeset import apply_changes
 from fairlead.model.registry.kinds import owner_of
 from fairlead.model.snapshot import Snapshot
-from fairlead.runtime.steps import at_once
+from fairlead.runtime.steps import run_to_completion
 from harness.api import NOON
 from harness.changes.announced import BARE, FOUR, NAMES, POOL, SIX, balancer
 from harness.changes.balancing import ASKER, listener, member, pool
-from harness.changes.world import ADMIN, GUEST, NETWORK, OWNER, OWNERS, STRANGER, having, refusal, subnet
+from harness.changes.world import ADMIN, GUEST, NETWORK, OWNER, OWNERS, STRANGER, refusal, snapshot_with, subnet
 
-DECLARED = AskedSegment(announced=True)
+DECLARED = SegmentRequest(announced=True)
 HOST = Host(
     name="host",
     number=1,
@@ -49,7 +49,7 @@ HOST = Host(
 """Host that routes the members."""
 
 
-def test_an_operator_declares_one_for_a_project():
+def test_only_an_administrator_creates_an_announced_network():
     assert create_network(Snapshot(), ADMIN, BARE, DECLARED).puts == (replace(BARE, announced=True),)
     why = NotAllowed(verb=Verb.CREATE, what=Network, fields=frozenset({"segment"}))
     assert refusal(create_network, Snapshot(), OWNER, BARE, DECLARED) == why
@@ -58,21 +58,23 @@ def test_an_operator_declares_one_for_a_project():
 @pytest.mark.parametrize(
     ("network", "asked", "why"),
     [
-        (BARE, replace(DECLARED, physical_network="phys"), AnnouncedOnWire()),
-        (BARE, replace(DECLARED, tag=7), AnnouncedOnWire()),
-        (BARE, replace(DECLARED, type=SegmentType.FLAT), AnnouncedOnWire()),
+        (BARE, replace(DECLARED, physical_network="phys"), AnnouncedWithSegment()),
+        (BARE, replace(DECLARED, tag=7), AnnouncedWithSegment()),
+        (BARE, replace(DECLARED, type=SegmentType.FLAT), AnnouncedWithSegment()),
         (replace(BARE, external=True), DECLARED, AnnouncedExternal()),
     ],
 )
-def test_it_is_on_no_wire_and_nobodys_way_out(network: Network, asked: AskedSegment, why: object):
+def test_announced_network_with_a_segment_or_external_flag_is_refused(
+    network: Network, asked: SegmentRequest, why: object
+):
     assert refusal(create_network, Snapshot(), ADMIN, network, asked) == why
     outside = replace(POOL, external=True)
-    assert refusal(update_network, having(POOL), ADMIN, POOL, outside, frozenset(), NOON) == AnnouncedExternal()
+    assert refusal(update_network, snapshot_with(POOL), ADMIN, POOL, outside, frozenset(), NOON) == AnnouncedExternal()
 
 
-def test_no_tenant_says_which_addresses_are_announced():
+def test_tenants_cannot_change_announced_subnets():
     """Tenants cannot change announced subnets, including the project that the network is for."""
-    there, more = having(POOL), subnet("more", "198.51.100.0/24")
+    there, more = snapshot_with(POOL), subnet("more", "198.51.100.0/24")
     said = {"verb": Verb.CREATE, "what": Subnet}
     assert refusal(create_subnet, there, OWNER, "pool", more) == NotAllowed(**said)
     assert refusal(update_subnet, there, OWNER, FOUR, replace(FOUR, name="x"), NOON).verb == Verb.UPDATE
@@ -83,19 +85,19 @@ def test_no_tenant_says_which_addresses_are_announced():
 
 
 @pytest.mark.parametrize("cidr", ["203.0.113.0/24", "203.0.113.128/25", "203.0.0.0/16", "2001:db8:5::/80"])
-def test_no_address_is_of_two_announced_networks(cidr: str):
+def test_announced_networks_must_not_overlap(cidr: str):
     other = replace(POOL, id="other", subnets=())
     asked = subnet("s", cidr)
     why = AnnouncedElsewhere(cidr=asked.cidr, network_id="pool")
-    assert refusal(create_subnet, having(POOL, other), ADMIN, "other", asked) == why
+    assert refusal(create_subnet, snapshot_with(POOL, other), ADMIN, "other", asked) == why
     plain = replace(other, announced=False)
-    assert create_subnet(having(POOL, plain), ADMIN, "other", asked).puts, "what is not announced meets nobody"
-    apart = create_subnet(having(POOL, other), ADMIN, "other", subnet("s", "198.51.100.0/24"))
-    assert apart.rests_on_absence, "another one may be declared at the same time"
+    assert create_subnet(snapshot_with(POOL, plain), ADMIN, "other", asked).puts, "what is not announced meets nobody"
+    apart = create_subnet(snapshot_with(POOL, other), ADMIN, "other", subnet("s", "198.51.100.0/24"))
+    assert apart.requires_unchanged_model, "another one may be declared at the same time"
 
 
-def test_its_addresses_are_vips_and_nothing_else():
-    there, why = having(POOL, Router(id="gate", **OWNERS)), AnnouncedForVips(network_id="pool")
+def test_announced_addresses_are_usable_only_as_vips():
+    there, why = snapshot_with(POOL, Router(id="gate", **OWNERS)), AnnouncedForVips(network_id="pool")
     new = NewPort(id="p", network_id="pool", **OWNERS)
     asker = replace(ASKER, identity=ADMIN)
     assert refusal(create_port, there, ADMIN, new) == why
@@ -107,51 +109,54 @@ def test_its_addresses_are_vips_and_nothing_else():
 
 
 @pytest.mark.parametrize("where", [{}, {"network_id": None, "subnet_id": "six"}])
-def test_a_vip_is_announced_or_it_is_not(where: dict[str, Any]):
-    there = having(POOL, NETWORK)
-    assert at_once(balancer(there, OWNER, "hosts", **where)).puts
+def test_vip_needs_an_announced_network_exactly_if_its_provider_announces(where: dict[str, Any]):
+    there = snapshot_with(POOL, NETWORK)
+    assert run_to_completion(balancer(there, OWNER, "hosts", **where)).puts
     needs = VipNeedsAnnouncing(network_id="pool", provider="switch")
-    assert refusal(lambda: at_once(balancer(there, OWNER, "switch", **where))) == needs
+    assert refusal(lambda: run_to_completion(balancer(there, OWNER, "switch", **where))) == needs
     elsewhere = {"network_id": "net", "subnet_id": None}
     why = VipNotAnnounced(network_id="net", provider="hosts")
-    assert refusal(lambda: at_once(balancer(there, OWNER, "hosts", **elsewhere))) == why
+    assert refusal(lambda: run_to_completion(balancer(there, OWNER, "hosts", **elsewhere))) == why
 
 
-def test_a_tenant_has_addresses_of_networks_for_it():
+def test_vips_use_announced_networks_of_the_project_or_shared_networks():
     """Networks of the project and shared ones are usable; on the latter, only their owner and administrators choose
     addresses."""
     why = NotFound(what=Network, id="pool")
-    assert refusal(lambda: at_once(balancer(having(POOL), STRANGER, "hosts"))) == why
-    shared, address = having(replace(POOL, shared=True)), parse_address("203.0.113.9")
-    assert at_once(balancer(shared, GUEST, "hosts")).puts
-    assert refusal(lambda: at_once(balancer(shared, GUEST, "hosts", address=address))) == AddressNotTheirs()
-    assert at_once(balancer(shared, OWNER, "hosts", address=address)).puts
+    assert refusal(lambda: run_to_completion(balancer(snapshot_with(POOL), STRANGER, "hosts"))) == why
+    shared, address = snapshot_with(replace(POOL, shared=True)), parse_address("203.0.113.9")
+    assert run_to_completion(balancer(shared, GUEST, "hosts")).puts
+    assert (
+        refusal(lambda: run_to_completion(balancer(shared, GUEST, "hosts", address=address)))
+        == AddressChoiceNotAllowed()
+    )
+    assert run_to_completion(balancer(shared, OWNER, "hosts", address=address)).puts
 
 
-def test_a_change_of_members_remembers_whose_the_slots_were():
+def test_member_change_records_previous_slot_owners_for_announced_vips():
     """A change of members records previous slot owners, for announced VIPs only; tables have the maximum size."""
-    there, asker = having(POOL, NETWORK, HOST), replace(ASKER, providers=NAMES)
+    there, asker = snapshot_with(POOL, NETWORK, HOST), replace(ASKER, providers=NAMES)
     there = replace(there, parting_seconds=60)
     parts = {
         "pools": (pool("app", member("a", 11), member("b", 12), member("c", 13)),),
         "listeners": (listener("front", 443, default_pool_id="app"),),
     }
     for provider, where in (("hosts", "pool"), ("switch", "net")):
-        made = apply_changes(there, at_once(balancer(there, OWNER, provider, network_id=where, **parts)), 2)
+        made = apply_changes(there, run_to_completion(balancer(there, OWNER, provider, network_id=where, **parts)), 2)
         (table,) = made.load_balancers["lb"].pools[0].tables
-        changed = apply_changes(made, at_once(delete_member(made, asker, "app", "c")), 3).load_balancers["lb"]
+        changed = apply_changes(made, run_to_completion(delete_member(made, asker, "app", "c")), 3).load_balancers["lb"]
         if provider == "switch":
-            assert (len(table.ranks[0]) < LARGEST, changed.moved) == (True, ())
+            assert (len(table.ranks[0]) < MAX_SLOTS, changed.moved) == (True, ())
             continue
-        assert len(table.ranks[0]) == LARGEST
+        assert len(table.ranks[0]) == MAX_SLOTS
         (moved,) = changed.moved
         assert (str(moved.before), moved.until) == ("10.0.0.13", asker.now + timedelta(seconds=60))
         assert len(moved.slots) == table.ranks[0].count(2)
 
 
-def test_ovn_has_nothing_of_it():
-    there = having(POOL)
-    there = apply_changes(there, at_once(balancer(there, OWNER, "hosts")), 2)
+def test_announced_networks_compile_to_no_ovn_rows():
+    there = snapshot_with(POOL)
+    there = apply_changes(there, run_to_completion(balancer(there, OWNER, "hosts")), 2)
     assert compile_owner(there, owner_of(POOL)) == NO_ROWS
     assert compile_owner(there, VipNetwork("pool").owner) == NO_ROWS
     assert compile_owner(there, owner_of(there.ports["vip"])) == NO_ROWS

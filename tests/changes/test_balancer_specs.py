@@ -7,27 +7,36 @@ import pytest
 
 from fairlead.changes import balancer_checks
 from fairlead.changes import balancer_spec_checks as checks
-from fairlead.changes.balancer_spec_checks import AskedDescription, Probing
+from fairlead.changes.balancer_spec_checks import BalancerSpec, MonitorSpec
 from fairlead.changes.balancer_specs import (
-    NothingListens,
-    delete_described,
+    NoBalancerAtAddress,
+    delete_declarative,
     describe,
-    described_on,
-    find_described,
-    replace_described,
+    find_declarative,
+    list_declarative,
+    replace_from_spec,
 )
-from fairlead.changes.balancers import DescribedAsAWhole, replace_load_balancer
+from fairlead.changes.balancers import BalancerIsDeclarative, replace_load_balancer
 from fairlead.changes.refusal import Refusal
 from fairlead.model.documents import sizes
-from fairlead.model.documents.loadbalancer import ListenerProtocol, MonitorType, PoolProtocol, Use
+from fairlead.model.documents.loadbalancer import ListenerProtocol, MonitorType, PoolProtocol, SpecPurpose
 from fairlead.model.documents.port_ranges import PortRange, one_port
 from fairlead.model.snapshot import Snapshot
-from fairlead.runtime.steps import at_once
-from harness.changes.balancing import ASKER, after
-from harness.changes.described_world import WORLD, asked, backend, balancer, described, port, ranges, refused
+from fairlead.runtime.steps import run_to_completion
+from harness.changes.balancing import ASKER, apply_work
+from harness.changes.described_world import (
+    WORLD,
+    backend,
+    balancer,
+    declaration_error,
+    declare_balancer,
+    port,
+    port_requests,
+    ranges,
+)
 from harness.changes.world import refusal
 
-WHOLE = asked(
+WHOLE = port_requests(
     backend("a", "10.0.0.11", 8080),
     backend("b", "10.0.0.12", ranges((90, 90), (9080, 9081))),
     backend("idle", "10.0.0.13"),
@@ -41,13 +50,13 @@ WHOLE = asked(
 )
 
 
-def changed(snapshot: Snapshot, wanted: AskedDescription) -> Snapshot:
+def changed(snapshot: Snapshot, wanted: BalancerSpec) -> Snapshot:
     numbers = iter(f"new-{number}" for number in range(100))
-    return after(snapshot, replace_described(snapshot, ASKER, "lb", lambda: next(numbers), wanted))
+    return apply_work(snapshot, replace_from_spec(snapshot, ASKER, "lb", lambda: next(numbers), wanted))
 
 
-def test_each_port_is_a_listener_with_a_pool_of_its_own():
-    made = balancer(described(WORLD, WHOLE))
+def test_each_port_becomes_a_listener_with_a_separate_pool():
+    made = balancer(declare_balancer(WORLD, WHOLE))
     web, dns = made.listeners
     assert [(each.protocol, each.ports, each.description) for each in made.listeners] == [
         (ListenerProtocol.TCP, ranges((80, 80), (8080, 8081)), "web"),
@@ -68,35 +77,39 @@ def test_each_port_is_a_listener_with_a_pool_of_its_own():
     "wanted",
     [
         WHOLE,
-        asked(),
-        asked(
+        port_requests(),
+        port_requests(
             backend("a"),
             ports=(port("a"),),
-            probing=Probing(type=MonitorType.TCP, delay=5, timeout=3, max_retries=2, max_retries_down=3),
+            probing=MonitorSpec(type=MonitorType.TCP, delay=5, timeout=3, max_retries=2, max_retries_down=3),
         ),
-        asked(backend("a"), ports=(port("a"),), use=Use.FORWARD, default_target=ip_address("10.0.0.12")),
+        port_requests(
+            backend("a"), ports=(port("a"),), use=SpecPurpose.FORWARD, default_target=ip_address("10.0.0.12")
+        ),
     ],
 )
-def test_what_was_described_is_described_again(wanted: AskedDescription):
-    assert describe(balancer(described(WORLD, wanted))) == wanted
+def test_spec_is_read_back_as_written(wanted: BalancerSpec):
+    assert describe(balancer(declare_balancer(WORLD, wanted))) == wanted
 
 
-def test_a_monitor_sees_that_a_port_is_open_of_whichever_protocol():
-    probing = Probing(delay=10, timeout=30, max_retries=3, max_retries_down=3)
-    made = balancer(described(WORLD, replace(WHOLE, probing=probing)))
+def test_probing_uses_a_monitor_type_that_fits_the_protocol():
+    probing = MonitorSpec(delay=10, timeout=30, max_retries=3, max_retries_down=3)
+    made = balancer(declare_balancer(WORLD, replace(WHOLE, probing=probing)))
     monitors = [pool.health_monitor for pool in made.pools]
     assert [monitor and monitor.type for monitor in monitors] == [MonitorType.TCP, MonitorType.UDP_CONNECT]
 
 
-def test_what_is_for_no_port_of_a_forward_goes_to_its_default_target():
-    made = balancer(described(WORLD, asked(use=Use.FORWARD, default_target=ip_address("10.0.0.12"))))
+def test_default_target_of_a_forward_becomes_a_listener_for_any_protocol():
+    made = balancer(
+        declare_balancer(WORLD, port_requests(use=SpecPurpose.FORWARD, default_target=ip_address("10.0.0.12")))
+    )
     ((listener,), (pool,)) = made.listeners, made.pools
     assert (listener.protocol, listener.ports, pool.protocol) == (ListenerProtocol.ANY, (), PoolProtocol.ANY)
     assert [member.address for member in pool.members] == [ip_address("10.0.0.12")]
 
 
-def test_what_stays_in_a_new_description_stays_the_same_object():
-    before = described(WORLD, WHOLE)
+def test_spec_update_keeps_unchanged_objects():
+    before = declare_balancer(WORLD, WHOLE)
     with_c = replace(WHOLE, backends=(*WHOLE.backends, backend("c", "10.0.0.14")))
     after_ = changed(
         before,
@@ -110,87 +123,90 @@ def test_what_stays_in_a_new_description_stays_the_same_object():
     assert new.listeners[0] is old.listeners[0]
 
 
-def test_who_says_the_same_again_changes_nothing():
-    before = described(WORLD, WHOLE)
-    assert at_once(replace_described(before, ASKER, "lb", lambda: "x", WHOLE)).puts == ()
+def test_identical_spec_update_changes_nothing():
+    before = declare_balancer(WORLD, WHOLE)
+    assert run_to_completion(replace_from_spec(before, ASKER, "lb", lambda: "x", WHOLE)).puts == ()
 
 
-def test_its_parts_are_changed_with_the_description_only():
-    snapshot = described(WORLD, WHOLE)
+def test_parts_of_a_declarative_load_balancer_change_only_by_its_spec():
+    snapshot = declare_balancer(WORLD, WHOLE)
     made = balancer(snapshot)
     fewer = replace(made, listeners=made.listeners[:1])
-    assert refusal(lambda: at_once(replace_load_balancer(snapshot, ASKER, fewer))) == DescribedAsAWhole(
+    assert refusal(lambda: run_to_completion(replace_load_balancer(snapshot, ASKER, fewer))) == BalancerIsDeclarative(
         balancer_id="lb"
     )
-    named = after(snapshot, replace_load_balancer(snapshot, ASKER, replace(made, name="mine")))
+    named = apply_work(snapshot, replace_load_balancer(snapshot, ASKER, replace(made, name="mine")))
     assert balancer(named).name == "mine"
 
 
-def test_it_is_found_by_its_address_and_goes_with_its_port():
-    snapshot = described(WORLD, WHOLE)
+def test_declarative_balancer_is_found_by_address_and_deleted_with_its_port():
+    snapshot = declare_balancer(WORLD, WHOLE)
     network, address = snapshot.networks["net"], ip_address("192.0.2.100")
-    assert find_described(snapshot, network, address, Use.LOAD_BALANCER) == balancer(snapshot)
-    assert [each.id for each in described_on(snapshot, network, Use.LOAD_BALANCER)] == ["lb"]
-    assert described_on(snapshot, network, Use.FORWARD) == []
-    why = refusal(find_described, snapshot, network, address, Use.FORWARD)
-    assert why == NothingListens(use=Use.FORWARD, address=address)
-    gone = delete_described(snapshot, ASKER, "lb")
+    assert find_declarative(snapshot, network, address, SpecPurpose.LOAD_BALANCER) == balancer(snapshot)
+    assert [each.id for each in list_declarative(snapshot, network, SpecPurpose.LOAD_BALANCER)] == ["lb"]
+    assert list_declarative(snapshot, network, SpecPurpose.FORWARD) == []
+    why = refusal(find_declarative, snapshot, network, address, SpecPurpose.FORWARD)
+    assert why == NoBalancerAtAddress(use=SpecPurpose.FORWARD, address=address)
+    gone = delete_declarative(snapshot, ASKER, "lb")
     assert [str(owner) for owner in gone.deletes] == ["loadbalancer/lb", f"port/{balancer(snapshot).vip.port_id}"]
 
 
 A = backend("a")
 BAD = PortRange(0, 5)
-TOO_MANY = ranges((1, sizes.PORTS + 1))
+TOO_MANY = ranges((1, sizes.MAX_PORTS + 1))
 
 
 @pytest.mark.parametrize(
     ("wanted", "why"),
     [
-        (asked(backend("a b")), checks.BadBackendName(index=0, name="a b")),
-        (asked(A, backend("")), checks.BadBackendName(index=1, name="")),
-        (asked(backend("a" * 256)), checks.BadBackendName(index=0, name="a" * 256)),
-        (asked(A, A), checks.BackendTwice(index=1, name="a")),
-        (asked(backend("a", "fd00::11")), checks.TargetOfOtherVersion(index=0, name="a")),
-        (asked(backend("a", "10.0.1.1")), checks.TargetOutside(index=0, name="a")),
-        (asked(backend("a", "10.0.0.255")), checks.TargetOfNobody(index=0, name="a", is_broadcast=True)),
-        (asked(backend("a", "10.0.0.0")), checks.TargetOfNobody(index=0, name="a", is_broadcast=False)),
-        (asked(A, backend("b", port=0)), checks.BadTargetPort(index=1, name="b", place=0, ports=PortRange(0, 0))),
-        (asked(A, backend("b", port=(BAD,))), checks.BadTargetPort(index=1, name="b", place=0, ports=BAD)),
-        (asked(A, weights={"b": 2}), checks.WeightOfNobody(name="b")),
-        (asked(A, ports=(port("a", ports=()),)), checks.NoListenPort(index=0)),
-        (asked(A, ports=(port("a", ports=(BAD,)),)), checks.BadListenPort(index=0, ports=BAD)),
+        (port_requests(backend("a b")), checks.BadBackendName(index=0, name="a b")),
+        (port_requests(A, backend("")), checks.BadBackendName(index=1, name="")),
+        (port_requests(backend("a" * 256)), checks.BadBackendName(index=0, name="a" * 256)),
+        (port_requests(A, A), checks.DuplicateBackend(index=1, name="a")),
+        (port_requests(backend("a", "fd00::11")), checks.TargetIpVersionMismatch(index=0, name="a")),
+        (port_requests(backend("a", "10.0.1.1")), checks.TargetOutsideNetwork(index=0, name="a")),
+        (port_requests(backend("a", "10.0.0.255")), checks.TargetNotUsable(index=0, name="a", is_broadcast=True)),
+        (port_requests(backend("a", "10.0.0.0")), checks.TargetNotUsable(index=0, name="a", is_broadcast=False)),
         (
-            asked(A, ports=(port("a"), port("a", ports=ranges((79, 81))))),
-            checks.ListenPortTwice(index=1, protocol=ListenerProtocol.TCP, port=80),
+            port_requests(A, backend("b", port=0)),
+            checks.BadTargetPort(index=1, name="b", place=0, ports=PortRange(0, 0)),
         ),
-        (asked(A, ports=(port(),)), checks.NoBackends(index=0)),
-        (asked(A, ports=(port("a", "b"),)), checks.UnknownBackend(index=0, name="b")),
-        (asked(A, ports=(port("a", "a"),)), checks.NamedTwice(index=0, name="a")),
+        (port_requests(A, backend("b", port=(BAD,))), checks.BadTargetPort(index=1, name="b", place=0, ports=BAD)),
+        (port_requests(A, weights={"b": 2}), checks.WeightForUnknownBackend(name="b")),
+        (port_requests(A, ports=(port("a", ports=()),)), checks.NoListenPort(index=0)),
+        (port_requests(A, ports=(port("a", ports=(BAD,)),)), checks.BadListenPort(index=0, ports=BAD)),
         (
-            asked(backend("a", port=ranges((1, 2))), ports=(port("a", ports=ranges((80, 82))),)),
+            port_requests(A, ports=(port("a"), port("a", ports=ranges((79, 81))))),
+            checks.DuplicateListenPort(index=1, protocol=ListenerProtocol.TCP, port=80),
+        ),
+        (port_requests(A, ports=(port(),)), checks.NoBackends(index=0)),
+        (port_requests(A, ports=(port("a", "b"),)), checks.UnknownBackend(index=0, name="b")),
+        (port_requests(A, ports=(port("a", "a"),)), checks.DuplicateReference(index=0, name="a")),
+        (
+            port_requests(backend("a", port=ranges((1, 2))), ports=(port("a", ports=ranges((80, 82))),)),
             checks.CountMismatch(index=0, name="a"),
         ),
-        (asked(A, ports=(port("a", ports=TOO_MANY),)), balancer_checks.TooManyPorts(most=sizes.PORTS)),
+        (port_requests(A, ports=(port("a", ports=TOO_MANY),)), balancer_checks.TooManyPorts(most=sizes.MAX_PORTS)),
         (
-            asked(*(backend(f"b{each}") for each in range(sizes.BACKENDS + 1))),
-            checks.TooManyBackends(most=sizes.BACKENDS),
+            port_requests(*(backend(f"b{each}") for each in range(sizes.MAX_BACKENDS + 1))),
+            checks.TooManyBackends(most=sizes.MAX_BACKENDS),
         ),
         (
-            asked(
+            port_requests(
                 *(backend(f"b{each}", f"10.0.0.{each + 2}") for each in range(6)),
-                ports=(port(*(f"b{each}" for each in range(6)), ports=ranges((1, sizes.PORTS))),),
+                ports=(port(*(f"b{each}" for each in range(6)), ports=ranges((1, sizes.MAX_PORTS))),),
             ),
-            balancer_checks.TooManyPorts(most=sizes.TARGETS, are_targets=True),
+            balancer_checks.TooManyPorts(most=sizes.MAX_ENDPOINTS, are_targets=True),
         ),
         (
-            asked(A, use=Use.FORWARD, default_target=A.address),
+            port_requests(A, use=SpecPurpose.FORWARD, default_target=A.address),
             checks.SameAsDefault(index=0, name="a"),
         ),
         (
-            asked(use=Use.FORWARD, default_target=ip_address("10.0.1.1")),
-            checks.TargetOutside(index=0, name=None),
+            port_requests(use=SpecPurpose.FORWARD, default_target=ip_address("10.0.1.1")),
+            checks.TargetOutsideNetwork(index=0, name=None),
         ),
     ],
 )
-def test_what_is_wrong_with_a_description(wanted: AskedDescription, why: Refusal):
-    assert refused(WORLD, wanted) == why
+def test_invalid_specs_are_refused_with_the_reason(wanted: BalancerSpec, why: Refusal):
+    assert declaration_error(WORLD, wanted) == why

@@ -15,12 +15,12 @@ from fairlead.model.documents.hosts import Block, Host, HostPrefix, block_of
 from fairlead.model.documents.loadbalancer import Algorithm, LoadBalancer, Member, MovedSlots, Pool, PoolProtocol, Vip
 from fairlead.model.documents.network import Network
 from fairlead.model.documents.owner import Kind, Owner
-from fairlead.model.queries.placement import balancers_behind, host_of
-from fairlead.model.registry.affected import affected
+from fairlead.model.queries.placement import find_balancers_in_prefixes, find_routing_host
+from fairlead.model.registry.affected import find_affected_owners
 from fairlead.model.registry.changeset import Changes, apply_changes
 from fairlead.model.registry.kinds import claims, owner_of
 from fairlead.model.snapshot import Aggregate, Snapshot
-from harness.changes.world import OWNERS, having, subnet
+from harness.changes.world import OWNERS, snapshot_with, subnet
 
 POOL = Network(id="pool", mtu=1500, announced=True, subnets=(subnet("four", "203.0.113.0/24"),), **OWNERS)
 PLAIN = replace(POOL, id="plain", announced=False)
@@ -70,16 +70,16 @@ ALL = (POOL, PLAIN, ONE, TWO, WEB, API, SWITCHED)
         ("fd00:1:1:8000::1", "two", "fd00:1:1::/48"),
     ],
 )
-def test_behind_which_host_an_address_is(address: str, host: str, cidr: str):
-    found = host_of(having(*ALL), ip_address(address))
+def test_address_is_mapped_to_its_routing_host(address: str, host: str, cidr: str):
+    found = find_routing_host(snapshot_with(*ALL), ip_address(address))
     assert found is not None
     assert (found[0].name, str(found[1].cidr)) == (host, cidr)
 
 
 @pytest.mark.parametrize("address", ["10.1.2.0", "10.0.0.1", "fd00:2::8", "fd00:3::1", "::a01:7"])
-def test_most_addresses_are_behind_none(address: str):
-    assert host_of(having(*ALL), ip_address(address)) is None
-    assert host_of(Snapshot(), ip_address(address)) is None
+def test_address_outside_all_prefixes_has_no_host(address: str):
+    assert find_routing_host(snapshot_with(*ALL), ip_address(address)) is None
+    assert find_routing_host(Snapshot(), ip_address(address)) is None
 
 
 @pytest.mark.parametrize(
@@ -97,13 +97,13 @@ def test_most_addresses_are_behind_none(address: str):
         ("::/0", ["api", "web"]),
     ],
 )
-def test_who_has_members_behind_a_prefix(cidr: str, behind: list[str]):
+def test_prefix_lookup_finds_announced_load_balancers_with_members_inside(cidr: str, behind: list[str]):
     """Only load balancers with announced VIPs count: on tenant networks the same address is another machine."""
-    assert list(balancers_behind(having(*ALL), [ip_network(cidr)])) == behind
+    assert list(find_balancers_in_prefixes(snapshot_with(*ALL), [ip_network(cidr)])) == behind
 
 
-def test_who_is_behind_some_of_many_prefixes_wide_and_narrow():
-    chance, snapshot = random.Random(7), having(*ALL)
+def test_prefix_lookup_matches_an_exhaustive_search_for_random_prefixes():
+    chance, snapshot = random.Random(7), snapshot_with(*ALL)
     for _ in range(300):
         members = [chance.choice((ip_address(chance.getrandbits(10) << 8), _in_six(chance, 10))) for _ in range(40)]
         who = {each: frozenset({chance.choice(("web", "api"))}) for each in map(block_of, members)}
@@ -111,7 +111,7 @@ def test_who_is_behind_some_of_many_prefixes_wide_and_narrow():
         cidrs = [_any_prefix(chance) for _ in range(chance.randrange(6))]
         blocks = {block for block in who for cidr in cidrs if _meets(block, cidr)}
         wanted = sorted({name for block in blocks for name in who[block]})
-        assert list(balancers_behind(known, cidrs)) == wanted, (cidrs, who)
+        assert list(find_balancers_in_prefixes(known, cidrs)) == wanted, (cidrs, who)
 
 
 def _in_six(chance: random.Random, bits: int) -> IPv6Address:
@@ -149,25 +149,27 @@ class Counted(dict[Block, Any]):
 
 
 @pytest.mark.parametrize("length", [48, 62, 64, 128])
-def test_a_thousand_hosts_that_are_lost_together_take_no_longer_than_one(length: int):
+def test_lookup_for_a_thousand_hosts_takes_one_pass_over_the_blocks(length: int):
     """A thousand hosts are processed in one pass over the blocks, also where each prefix covers more blocks than are
     stored."""
     blocks = {block_of(IPv6Address((number % 1000) << 80 | (number // 1000) << 64)): {"web"} for number in range(5_000)}
     counted = Counted(blocks)
-    known = replace(having(*ALL), member_blocks=counted)
-    assert list(balancers_behind(known, [IPv6Network((host << 80, length)) for host in range(1000)])) == ["web"]
+    known = replace(snapshot_with(*ALL), member_blocks=counted)
+    assert list(find_balancers_in_prefixes(known, [IPv6Network((host << 80, length)) for host in range(1000)])) == [
+        "web"
+    ]
     assert (counted.passes <= 1, counted.lookups <= len(blocks)) == (True, True)
 
 
 def changed(before: tuple[Aggregate, ...], after: tuple[Aggregate, ...]) -> set[str]:
-    old = having(*before)
+    old = snapshot_with(*before)
     gone = tuple(owner_of(each) for each in before if owner_of(each) not in {owner_of(other) for other in after})
     new = apply_changes(old, Changes(puts=after, deletes=gone), 2)
     owners = [owner_of(each) for each in (*before, *after) if old.find(owner_of(each)) != new.find(owner_of(each))]
-    return {str(owner) for owner in affected(old, new, owners)}
+    return {str(owner) for owner in find_affected_owners(old, new, owners)}
 
 
-def test_what_a_change_of_a_host_concerns():
+def test_host_change_affects_the_host_and_balancers_with_members_there():
     others = (POOL, PLAIN, WEB, API, SWITCHED)
     assert changed((ONE, *others), (TWO, ONE, *others)) == {"host/two", "loadbalancer/api"}
     assert changed((ONE, TWO, *others), (TWO, *others)) == {"host/one", "loadbalancer/web"}
@@ -187,7 +189,7 @@ def test_what_a_change_of_a_host_concerns():
     assert changed((ONE, TWO, *others), (less, TWO, *others)) == {"host/one", "loadbalancer/web"}
 
 
-def test_who_remembers_slots_of_a_host_hears_that_it_is_gone():
+def test_host_removal_affects_balancers_with_slots_moved_from_the_host():
     """Rows name a previous owner by its host number, which may be reused, so they are recompiled although it has no
     members."""
     moved = MovedSlots(listener_id="front", before=ip_address("10.100.3.9"), slots=(7,), until=datetime.max)
@@ -196,11 +198,11 @@ def test_who_remembers_slots_of_a_host_hears_that_it_is_gone():
     assert changed((ONE, TWO, POOL, WEB), (ONE, POOL, WEB)) == {"host/two"}
 
 
-def test_rows_of_hosts_come_before_those_of_load_balancers():
-    old, new = having(POOL), having(POOL, ONE, WEB)
+def test_hosts_are_compiled_before_load_balancers():
+    old, new = snapshot_with(POOL), snapshot_with(POOL, ONE, WEB)
     owners = [owner_of(each) for each in (WEB, ONE)]
-    assert affected(old, new, owners)[0] == Owner(Kind.HOST, "one")
+    assert find_affected_owners(old, new, owners)[0] == Owner(Kind.HOST, "one")
 
 
-def test_no_two_hosts_have_one_number():
+def test_host_claims_its_number():
     assert claims(ONE) == {"host-number/1"}

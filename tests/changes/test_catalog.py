@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from fairlead.changes.catalog import (
-    InUse,
-    NameTaken,
+    CatalogEntryInUse,
+    CatalogNameInUse,
     NoProfile,
     NotInCatalog,
     create_offer,
@@ -36,7 +36,7 @@ from fairlead.compilers.providers import DEFAULT
 from fairlead.model.documents.catalog import AvailabilityZoneProfile, Flavor, FlavorProfile
 from fairlead.model.documents.owner import Kind, Owner
 from harness.changes.catalog import EAST, GOLD, OFFERED, SMALL
-from harness.changes.world import ADMIN, OWNER, having
+from harness.changes.world import ADMIN, OWNER, snapshot_with
 
 
 def refusal(rule: Callable[..., Any], *arguments: Any, **named: Any) -> Refusal:
@@ -45,34 +45,36 @@ def refusal(rule: Callable[..., Any], *arguments: Any, **named: Any) -> Refusal:
     return refused.value.why
 
 
-def test_a_name_is_given_once_and_its_owner_keeps_it():
+def test_flavor_and_zone_names_are_unique():
     again = Flavor(id="other", name="gold", profile_id="small")
-    assert refusal(create_offer, OFFERED, ADMIN, again) == NameTaken(kind=Kind.FLAVOR, name="gold")
-    assert refusal(create_offer, OFFERED, ADMIN, EAST) == NameTaken(kind=Kind.AVAILABILITY_ZONE, name="east")
+    assert refusal(create_offer, OFFERED, ADMIN, again) == CatalogNameInUse(kind=Kind.FLAVOR, name="gold")
+    assert refusal(create_offer, OFFERED, ADMIN, EAST) == CatalogNameInUse(kind=Kind.AVAILABILITY_ZONE, name="east")
     assert update_offer(OFFERED, ADMIN, GOLD).puts == (GOLD,)
 
 
-def test_what_is_referred_to_is_there_and_stays_as_it_is():
+def test_profile_in_use_cannot_be_deleted_or_changed_except_its_name():
     profile = Owner(Kind.FLAVOR_PROFILE, "small")
     other = Flavor(id="other", name="other", profile_id="none")
     assert refusal(create_offer, OFFERED, ADMIN, other) == NoProfile(owner=Owner(Kind.FLAVOR_PROFILE, "none"))
-    assert refusal(delete_profile, OFFERED, ADMIN, profile) == InUse(owner=profile)
-    assert refusal(update_profile, OFFERED, ADMIN, DEFAULT, SMALL, frozenset({"metadata"})) == InUse(owner=profile)
+    assert refusal(delete_profile, OFFERED, ADMIN, profile) == CatalogEntryInUse(owner=profile)
+    assert refusal(update_profile, OFFERED, ADMIN, DEFAULT, SMALL, frozenset({"metadata"})) == CatalogEntryInUse(
+        owner=profile
+    )
     assert update_profile(OFFERED, ADMIN, DEFAULT, SMALL, frozenset({"name"})).puts == (SMALL,)
     none = Owner(Kind.FLAVOR, "none")
     assert refusal(delete_offer, OFFERED, ADMIN, none) == NotInCatalog(owner=none)
     assert delete_offer(OFFERED, ADMIN, Owner(Kind.FLAVOR, "gold")).deletes == (Owner(Kind.FLAVOR, "gold"),)
 
 
-def test_what_differs_counts_whatever_a_door_says():
+def test_profile_change_is_detected_by_value_not_by_reported_fields():
     profile = Owner(Kind.FLAVOR_PROFILE, "small")
     for other in (replace(SMALL, provider="fairlead"), replace(SMALL, metadata=" {}")):
-        assert refusal(update_profile, OFFERED, ADMIN, DEFAULT, other) == InUse(owner=profile)
+        assert refusal(update_profile, OFFERED, ADMIN, DEFAULT, other) == CatalogEntryInUse(owner=profile)
     named = replace(SMALL, name="little")
     assert update_profile(OFFERED, ADMIN, DEFAULT, named).puts == (named,)
 
 
-def test_the_catalog_is_an_administrators():
+def test_catalog_changes_require_an_administrator():
     profile, offer = Owner(Kind.FLAVOR_PROFILE, "small"), Owner(Kind.FLAVOR, "gold")
     for rule, arguments in (
         (create_offer, (replace(GOLD, id="new", name="new"),)),
@@ -86,12 +88,12 @@ def test_the_catalog_is_an_administrators():
 
 
 @pytest.mark.parametrize("metadata", ["", "[]", "NaN", "{", "[" * 100_000])
-def test_a_profile_that_says_nothing_that_can_be_read(metadata: str):
+def test_profile_with_unreadable_metadata_is_refused(metadata: str):
     profile = FlavorProfile(id="p", name="p", provider="ovn", metadata=metadata)
     assert refusal(check_profile, DEFAULT, profile) == BadProfile(profile=profile)
 
 
-def test_a_profile_that_no_provider_can_follow():
+def test_profile_unsupported_by_its_provider_is_refused():
     unknown = FlavorProfile(id="p", name="p", provider="ovn", metadata='{"topology": "ACTIVE_STANDBY"}')
     assert refusal(check_profile, DEFAULT, unknown) == UnknownCapability(profile=unknown, name="topology")
     nobody = FlavorProfile(id="p", name="p", provider="nobody", metadata="{}")
@@ -100,16 +102,16 @@ def test_a_profile_that_no_provider_can_follow():
     assert refusal(check_profile, DEFAULT, wrong) == BadVipNetworks(profile=wrong, value=1)
 
 
-def test_a_new_load_balancer_gets_what_it_names():
+def test_new_load_balancer_gets_the_named_flavor_and_zone():
     reads = (Owner(Kind.FLAVOR, "gold"), Owner(Kind.AVAILABILITY_ZONE, "east"))
     assert choose(DEFAULT, OFFERED, None, "gold", "east") == Offer("ovn", "gold", "east", frozenset({"net"}), reads)
     assert choose(DEFAULT, OFFERED, None, None, None).provider == DEFAULT.default
 
 
-def test_what_a_new_load_balancer_may_not_name():
+def test_unknown_mismatched_or_disabled_flavor_is_refused():
     assert refusal(choose, DEFAULT, OFFERED, None, "x", None) == UnknownOffer(kind=Kind.FLAVOR, key="x")
     assert refusal(choose, DEFAULT, OFFERED, "fairlead", "gold", None) == OfferOfOtherProvider(
         kind=Kind.FLAVOR, key="gold", provider="fairlead"
     )
-    off = having(SMALL, Flavor(id="gold", name="gold", profile_id="small", enabled=False))
+    off = snapshot_with(SMALL, Flavor(id="gold", name="gold", profile_id="small", enabled=False))
     assert refusal(choose, DEFAULT, off, None, "gold", None) == OfferDisabled(kind=Kind.FLAVOR, key="gold")

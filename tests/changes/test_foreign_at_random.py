@@ -11,7 +11,7 @@ import pytest
 
 from fairlead.changes.balancers import create_load_balancer, delete_load_balancer
 from fairlead.changes.refusal import Refused
-from fairlead.changes.vips import AskedVip, choose_vip
+from fairlead.changes.vips import VipRequest, choose_vip
 from fairlead.compilers.providers import DEFAULT, dataplanes_of
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.dataplane.interface import Rows
@@ -20,13 +20,13 @@ from fairlead.model.documents.addresses import parse_address
 from fairlead.model.documents.loadbalancer import LoadBalancer
 from fairlead.model.documents.network import FixedIP, PortUse
 from fairlead.model.documents.owner import Kind, Owner
-from fairlead.model.documents.unmanaged import Foreign, ForeignNetwork, ForeignPort, is_foreign
-from fairlead.model.registry.affected import affected
+from fairlead.model.documents.unmanaged import UnmanagedNetwork, UnmanagedObject, UnmanagedPort, is_unmanaged
+from fairlead.model.registry.affected import find_affected_owners
 from fairlead.model.registry.changeset import Changes, apply_changes, owners_with_rows
-from fairlead.model.registry.facts import FOREIGN, with_facts
+from fairlead.model.registry.facts import UNMANAGED, with_facts
 from fairlead.model.registry.kinds import owner_of
 from fairlead.model.snapshot import Snapshot
-from fairlead.runtime.steps import at_once
+from fairlead.runtime.steps import run_to_completion
 from harness.changes.balancing import ASKER
 from harness.story import parse_model
 
@@ -34,7 +34,7 @@ PROJECTS, NETWORKS = ("p", "q", "r"), ("n1", "n2", "n3", "n4")
 (OVN,) = dataplanes_of(DEFAULT)
 
 
-def random_cloud(dice: random.Random) -> list[Foreign]:
+def random_cloud(dice: random.Random) -> list[UnmanagedObject]:
     lines = []
     for number, name in enumerate(NETWORKS):
         shared = "shared" if dice.random() < 0.4 else ""
@@ -52,25 +52,25 @@ def random_cloud(dice: random.Random) -> list[Foreign]:
             f"port v{number} {name} 10.{base % 3}.0.{number} fd00:{base}::{number} project={dice.choice(PROJECTS)}"
         )
     documents, _ = parse_model("\n".join(lines), {})
-    return [each for each in documents.values() if is_foreign(each)]
+    return [each for each in documents.values() if is_unmanaged(each)]
 
 
-class Site:
+class RandomCloudSite:
     """A server: its model, and the rows that it has written."""
 
     def __init__(self) -> None:
         self.snapshot = Snapshot()
         self.rows: dict[Owner, Rows] = {}
 
-    def see(self, news: dict[Owner, Foreign | None]) -> None:
-        new = with_facts(self.snapshot, FOREIGN, news)
-        concerned = [*FOREIGN.concerns(self.snapshot, new, news)]
-        self.snapshot = FOREIGN.derive(new, concerned)
+    def see(self, news: dict[Owner, UnmanagedObject | None]) -> None:
+        new = with_facts(self.snapshot, UNMANAGED, news)
+        concerned = [*UNMANAGED.affected_owners(self.snapshot, new, news)]
+        self.snapshot = UNMANAGED.derive(new, concerned)
         self.compile(concerned)
 
     def write(self, changes: Changes) -> None:
         new = apply_changes(self.snapshot, changes, self.snapshot.revision + 1)
-        concerned = affected(self.snapshot, new, changes.owners)
+        concerned = find_affected_owners(self.snapshot, new, changes.owners)
         self.snapshot = new
         self.compile(concerned)
 
@@ -103,20 +103,20 @@ class Site:
         assert answers or not rows
 
 
-def changed(dice: random.Random, document: Foreign) -> Foreign | None:
+def changed(dice: random.Random, document: UnmanagedObject) -> UnmanagedObject | None:
     """Return the document deleted (None), unchanged, or with another project, address or subnet id."""
     match dice.randrange(6), document:
         case 0 | 1, _:
             return None
-        case 2, ForeignPort(use=PortUse.MACHINE) as port:
+        case 2, UnmanagedPort(use=PortUse.MACHINE) as port:
             address = parse_address(f"10.{NETWORKS.index(port.network_id) % 3}.0.{dice.randint(10, 17)}")
             return replace(port, fixed_ips=(FixedIP(subnet_id=port.fixed_ips[0].subnet_id, address=address),))
-        case 3, ForeignNetwork() as network:
+        case 3, UnmanagedNetwork() as network:
             called = tuple(replace(each, id=f"{each.id}-again") for each in network.subnets)
             return replace(network, subnets=called[: dice.randint(0, 2)])
-        case 4, ForeignNetwork() as network:
+        case 4, UnmanagedNetwork() as network:
             return replace(network, project_id=dice.choice([*PROJECTS, ""]), shared=dice.random() < 0.5)
-        case 5, ForeignPort() as port:
+        case 5, UnmanagedPort() as port:
             return replace(
                 port, device_owner=dice.choice([port.device_owner, "Octavia", PortUse.PROBE, "network:distributed"])
             )
@@ -124,7 +124,7 @@ def changed(dice: random.Random, document: Foreign) -> Foreign | None:
             return document
 
 
-def ask_for_a_balancer(dice: random.Random, site: Site, number: int) -> None:
+def ask_for_a_balancer(dice: random.Random, site: RandomCloudSite, number: int) -> None:
     project, port_id = dice.choice(PROJECTS), f"v{dice.randint(10, 15)}"
     identity = replace(ASKER.identity, project_id=project)
     asker = replace(ASKER, identity=identity)
@@ -132,14 +132,14 @@ def ask_for_a_balancer(dice: random.Random, site: Site, number: int) -> None:
         f"network n0 10.9.0.0/24\nlb vip=10.9.0.9 on=n0 tcp:80=a/10.0.0.10:80,b/10.1.0.10:80 project={project}", {}
     )
     balancer = next(each for each in wanted.values() if isinstance(each, LoadBalancer))
-    asked = AskedVip(balancer_id=f"lb{number}", project_id=project, new_port_id=f"new{number}", port_id=port_id)
+    asked = VipRequest(balancer_id=f"lb{number}", project_id=project, new_port_id=f"new{number}", port_id=port_id)
     port = site.snapshot.ports.get(port_id)
     if port is not None and port.fixed_ips:
         asked = replace(asked, address=port.fixed_ips[0].address)
     try:
         vip = choose_vip(site.snapshot, asker, asked)
         bare = replace(balancer, id=f"lb{number}", vip=vip.vips[0], listeners=(), pools=())
-        site.write(at_once(create_load_balancer(site.snapshot, asker, bare, vip)))
+        site.write(run_to_completion(create_load_balancer(site.snapshot, asker, bare, vip)))
         told = site.snapshot.load_balancers[f"lb{number}"]
         ids = {pool.id: f"{pool.id}{number}" for pool in balancer.pools}
         pools = tuple(
@@ -156,9 +156,9 @@ def ask_for_a_balancer(dice: random.Random, site: Site, number: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_whatever_others_do_the_end_is_that_of_a_fresh_start(seed: int):
+def test_incremental_compilation_of_random_changes_equals_a_fresh_start(seed: int):
     dice = random.Random(seed)
-    cloud, site = random_cloud(dice), Site()
+    cloud, site = random_cloud(dice), RandomCloudSite()
     site.see({owner_of(each): each for each in cloud})
     for number in range(60):
         match dice.randrange(5):

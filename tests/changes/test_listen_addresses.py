@@ -6,34 +6,34 @@ from ipaddress import ip_address, ip_network
 import pytest
 
 from fairlead.changes import listen_addresses as listening
-from fairlead.changes.balancer_specs import create_described, delete_described, described_on, find_described
-from fairlead.changes.caller import Asker
+from fairlead.changes.balancer_specs import create_from_spec, delete_declarative, find_declarative, list_declarative
+from fairlead.changes.caller import ChangeContext
 from fairlead.changes.listen_addresses import AnyAddress
 from fairlead.changes.refusal import Refusal
-from fairlead.changes.untranslated_prefixes import NotGranted
-from fairlead.model.documents.loadbalancer import Use
+from fairlead.changes.untranslated_prefixes import PrefixNotGranted
+from fairlead.model.documents.loadbalancer import SpecPurpose
 from fairlead.model.documents.network import ExternalGateway, Network, Port, PortUse, Router
 from fairlead.model.documents.owner import Kind, Owner
 from fairlead.model.documents.trust import GrantedPrefix, Project
 from fairlead.model.registry.changeset import Changes, apply_changes
-from fairlead.model.registry.facts import GIVEN_ELSEWHERE, with_facts
+from fairlead.model.registry.facts import EXTERNAL_ALLOCATIONS, with_facts
 from fairlead.model.registry.kinds import owner_of
-from fairlead.model.snapshot import Aggregate, Snapshot, held_vips
-from harness.changes.balancing import ASKER, after
+from fairlead.model.snapshot import Aggregate, Snapshot, find_owned_vips
+from harness.changes.balancing import ASKER, apply_work
 from harness.changes.described_world import (
     ADMINS,
     GATEWAY,
-    OWN,
     RANGE,
     ROUTER,
+    TENANT_NETWORK,
     UPLINK,
     WORLD,
-    asked,
     balancer,
-    described,
-    refused,
+    declaration_error,
+    declare_balancer,
+    port_requests,
 )
-from harness.changes.world import ADMIN, fixed, having, subnet
+from harness.changes.world import ADMIN, fixed, snapshot_with, subnet
 
 
 def with_(*documents: Aggregate) -> Snapshot:
@@ -68,33 +68,38 @@ def other_network(snat: bool) -> Snapshot:
         ("fd00::100", "net"),
     ],
 )
-def test_an_address_of_the_routes_or_of_the_network_itself(listen: str, network: str):
-    vip = balancer(described(WORLD, asked(), listen)).vip
+def test_listen_address_may_be_in_the_uplink_routes_or_the_network(listen: str, network: str):
+    vip = balancer(declare_balancer(WORLD, port_requests(), listen)).vip
     assert (str(vip.address), vip.network_id) == (listen, network)
 
 
 @pytest.mark.parametrize(
     ("listen", "why"),
     [
-        ("203.0.113.1", listening.NotInRoutes(address=ip_address("203.0.113.1"))),
-        ("192.0.2.15", listening.InRanges(address=ip_address("192.0.2.15"), uplink="UPLINK", pool=RANGE)),
-        ("192.0.2.1", listening.ListenOverlaps(address=ip_address("192.0.2.1"))),
-        ("192.0.2.255", listening.ListenOverlaps(address=ip_address("192.0.2.255"))),
-        ("10.0.0.11", listening.ListenInUse(address=ip_address("10.0.0.11"), use=PortUse.MACHINE, network="ovn0")),
+        ("203.0.113.1", listening.AddressNotInRoutes(address=ip_address("203.0.113.1"))),
+        ("192.0.2.15", listening.InRouterRanges(address=ip_address("192.0.2.15"), uplink="UPLINK", pool=RANGE)),
+        ("192.0.2.1", listening.ListenAddressInUseOnUplink(address=ip_address("192.0.2.1"))),
+        ("192.0.2.255", listening.ListenAddressInUseOnUplink(address=ip_address("192.0.2.255"))),
+        (
+            "10.0.0.11",
+            listening.ListenAddressNotUsable(address=ip_address("10.0.0.11"), use=PortUse.MACHINE, network="ovn0"),
+        ),
         (
             "10.0.0.1",
-            listening.ListenInUse(address=ip_address("10.0.0.1"), use=PortUse.ROUTER_INTERFACE, network="ovn0"),
+            listening.ListenAddressNotUsable(
+                address=ip_address("10.0.0.1"), use=PortUse.ROUTER_INTERFACE, network="ovn0"
+            ),
         ),
-        ("10.0.0.255", listening.ListenInUse(address=ip_address("10.0.0.255"), use=None, network="ovn0")),
+        ("10.0.0.255", listening.ListenAddressNotUsable(address=ip_address("10.0.0.255"), use=None, network="ovn0")),
     ],
 )
-def test_an_address_that_is_not_for_the_taking(listen: str, why: Refusal):
-    assert refused(WORLD, asked(), listen) == why
+def test_unusable_listen_addresses_are_refused(listen: str, why: Refusal):
+    assert declaration_error(WORLD, port_requests(), listen) == why
 
 
 @pytest.mark.parametrize("listen", ["192.0.2.10", "2001:db8:1::a"])
-@pytest.mark.parametrize("use", list(Use))
-def test_the_address_of_the_networks_own_router(listen: str, use: Use):
+@pytest.mark.parametrize("use", list(SpecPurpose))
+def test_one_load_balancer_or_forward_may_listen_on_the_router_address(listen: str, use: SpecPurpose):
     """The address is LXD's `volatile.network.ipv4.address`. The gateway's port keeps it, and one load balancer or
     forward listens on it."""
     address, gateway = (
@@ -102,78 +107,92 @@ def test_the_address_of_the_networks_own_router(listen: str, use: Use):
         replace(GATEWAY, fixed_ips=(*GATEWAY.fixed_ips, fixed("route6", "2001:db8:1::a"))),
     )
     world = with_(gateway)
-    after_it = described(world, asked(use=use), listen)
+    after_it = declare_balancer(world, port_requests(use=use), listen)
     made = balancer(after_it)
     assert (made.vip.address, made.router_id) == (address, "router")
     assert after_it.ports[made.vip.port_id].fixed_ips == ()
     assert after_it.ports["gateway"] is gateway
-    assert find_described(after_it, after_it.networks["net"], address, use).id == made.id
-    for other in Use:
-        assert refused(after_it, asked(use=other), listen) == listening.ListenTaken(address=address, use=use)
-    assert described_on(after_it, after_it.networks["net"], use) == [made]
-    assert held_vips(after_it, made) == made.vips
+    assert find_declarative(after_it, after_it.networks["net"], address, use).id == made.id
+    for other in SpecPurpose:
+        assert declaration_error(after_it, port_requests(use=other), listen) == listening.ListenAddressInUse(
+            address=address, use=use
+        )
+    assert list_declarative(after_it, after_it.networks["net"], use) == [made]
+    assert find_owned_vips(after_it, made) == made.vips
     lost = apply_changes(after_it, Changes(puts=(replace(gateway, fixed_ips=()),)), 9)
-    assert held_vips(lost, made) == ()
-    gone = delete_described(after_it, ASKER, made.id)
+    assert find_owned_vips(lost, made) == ()
+    gone = delete_declarative(after_it, ASKER, made.id)
     assert set(gone.deletes) == {owner_of(made), Owner(Kind.PORT, made.vip.port_id)}
     assert gone.puts == ()
 
 
-def test_the_address_of_another_router_or_of_a_whole_target_is_not_for_the_taking():
+def test_address_of_another_router_and_whole_gateway_forwards_are_refused():
     other = replace(ROUTER, id="second", gateway=ExternalGateway(network_id="uplink", port_id="gateway2"))
     port = replace(GATEWAY, id="gateway2", device_id="second", fixed_ips=(fixed("wire", "192.0.2.11"),))
     world = with_(other, port)
-    assert refused(world, asked(), "192.0.2.11") == listening.ListenOverlaps(address=ip_address("192.0.2.11"))
-    whole = asked(use=Use.FORWARD, default_target=ip_address("10.0.0.11"))
-    address = ip_address("192.0.2.10")
-    assert refused(WORLD, whole, "192.0.2.10") == listening.WholeGateway(address=address)
-
-
-def test_one_network_at_a_time_has_an_address():
-    once = described(WORLD, asked())
-    assert refused(once, asked()) == listening.ListenTaken(address=ip_address("192.0.2.100"), use=Use.LOAD_BALANCER)
-    inside = described(WORLD, asked(), "10.0.0.100")
-    assert refused(inside, asked(), "10.0.0.100") == listening.ListenTaken(
-        address=ip_address("10.0.0.100"), use=Use.LOAD_BALANCER
+    assert declaration_error(world, port_requests(), "192.0.2.11") == listening.ListenAddressInUseOnUplink(
+        address=ip_address("192.0.2.11")
     )
-    second = replace(OWN, id="second", name="second", router_id="router")
+    whole = port_requests(use=SpecPurpose.FORWARD, default_target=ip_address("10.0.0.11"))
+    address = ip_address("192.0.2.10")
+    assert declaration_error(WORLD, whole, "192.0.2.10") == listening.DefaultTargetAtGateway(address=address)
+
+
+def test_listen_address_in_use_is_refused():
+    once = declare_balancer(WORLD, port_requests())
+    assert declaration_error(once, port_requests()) == listening.ListenAddressInUse(
+        address=ip_address("192.0.2.100"), use=SpecPurpose.LOAD_BALANCER
+    )
+    inside = declare_balancer(WORLD, port_requests(), "10.0.0.100")
+    assert declaration_error(inside, port_requests(), "10.0.0.100") == listening.ListenAddressInUse(
+        address=ip_address("10.0.0.100"), use=SpecPurpose.LOAD_BALANCER
+    )
+    second = replace(TENANT_NETWORK, id="second", name="second", router_id="router")
     elsewhere = apply_changes(once, Changes(puts=(second,)), 3)
-    why = refused(elsewhere, asked(network_id="second"))
-    assert why == listening.ListenOverlaps(address=ip_address("192.0.2.100"))
+    why = declaration_error(elsewhere, port_requests(network_id="second"))
+    assert why == listening.ListenAddressInUseOnUplink(address=ip_address("192.0.2.100"))
 
 
-def test_a_subnet_that_is_routed_without_translation_has_its_addresses_for_itself():
-    assert refused(other_network(snat=False), asked()) == listening.ListenOverlaps(address=ip_address("192.0.2.100"))
-    assert balancer(described(other_network(snat=True), asked()))
+def test_listen_address_inside_a_subnet_routed_without_nat_is_refused():
+    assert declaration_error(other_network(snat=False), port_requests()) == listening.ListenAddressInUseOnUplink(
+        address=ip_address("192.0.2.100")
+    )
+    assert balancer(declare_balancer(other_network(snat=True), port_requests()))
 
 
 def test_a_free_address_of_the_routes_is_chosen():
-    four, six = (balancer(described(WORLD, asked(), AnyAddress(version=version))).vip.address for version in (4, 6))
+    four, six = (
+        balancer(declare_balancer(WORLD, port_requests(), AnyAddress(version=version))).vip.address
+        for version in (4, 6)
+    )
     assert any(four in prefix for prefix in UPLINK.routes if prefix.version == 4)
     assert not RANGE.start <= four <= RANGE.end  # type: ignore[operator]
     assert six in ip_network("2001:db8:1::/64")
 
 
-def test_when_all_addresses_of_the_routes_are_taken():
+def test_allocation_fails_when_all_route_addresses_are_taken():
     little = replace(UPLINK, routes=(ip_network("198.51.100.0/30"),))
     snapshot = with_(little)
     for name in ("one", "two"):
-        snapshot = after(
-            snapshot, create_described(snapshot, ASKER, name, lambda n=name: f"{n}-id", asked(), AnyAddress(version=4))
+        snapshot = apply_work(
+            snapshot,
+            create_from_spec(snapshot, ASKER, name, lambda n=name: f"{n}-id", port_requests(), AnyAddress(version=4)),
         )
-    assert refused(snapshot, asked(), AnyAddress(version=4)) == listening.NoFreeListen(version=4)
-    assert refused(snapshot, asked(), AnyAddress(version=6)) == listening.NoRoutes(version=6)
+    assert declaration_error(snapshot, port_requests(), AnyAddress(version=4)) == listening.NoFreeListenAddress(
+        version=4
+    )
+    assert declaration_error(snapshot, port_requests(), AnyAddress(version=6)) == listening.NoRoutes(version=6)
 
 
 @pytest.mark.parametrize(("cidr", "told"), [("2001:db8:1::/48", True), ("2001:db8:1::/65", False)])
-def test_what_is_routed_is_not_looked_through_for_a_free_address(cidr: str, told: bool):
+def test_routed_prefixes_are_skipped_in_the_search_for_a_free_address(cidr: str, told: bool):
     """Routed prefixes are skipped in the search for a free address, because they are too large to try one by one."""
     there = with_prefix(other_network(snat=False), cidr)
     six = AnyAddress(version=6)
     if told:
-        assert refused(there, asked(), six) == listening.NoFreeListen(version=6)
+        assert declaration_error(there, port_requests(), six) == listening.NoFreeListenAddress(version=6)
     else:
-        found = balancer(described(there, asked(), six)).vip.address
+        found = balancer(declare_balancer(there, port_requests(), six)).vip.address
         assert found in ip_network("2001:db8:1::/64")
         assert found not in ip_network(cidr)
 
@@ -186,42 +205,48 @@ def with_prefix(snapshot: Snapshot, cidr: str) -> Snapshot:
 
 
 @pytest.mark.parametrize("listen", ["192.0.2.100", "198.51.100.1", "2001:db8:1::5"])
-def test_an_address_that_another_program_gave_out_is_taken(listen: str):
+def test_address_allocated_by_another_program_is_refused_and_skipped(listen: str):
     address = ip_address(listen)
-    assert balancer(described(with_(), asked(), listen))
-    snapshot = with_facts(with_(), GIVEN_ELSEWHERE, {address: True})
-    assert refused(snapshot, asked(), listen) == listening.ListenOverlaps(address=address)
-    free = balancer(described(snapshot, asked(), AnyAddress(version=address.version))).vip.address
-    beside = with_facts(snapshot, GIVEN_ELSEWHERE, {free: True})
-    again = balancer(described(beside, asked(), AnyAddress(version=address.version))).vip.address
+    assert balancer(declare_balancer(with_(), port_requests(), listen))
+    snapshot = with_facts(with_(), EXTERNAL_ALLOCATIONS, {address: True})
+    assert declaration_error(snapshot, port_requests(), listen) == listening.ListenAddressInUseOnUplink(address=address)
+    free = balancer(declare_balancer(snapshot, port_requests(), AnyAddress(version=address.version))).vip.address
+    beside = with_facts(snapshot, EXTERNAL_ALLOCATIONS, {free: True})
+    again = balancer(declare_balancer(beside, port_requests(), AnyAddress(version=address.version))).vip.address
     assert again not in (free, address)
 
 
 def test_on_an_uplink_without_routes_only_its_owner_names_an_address():
     plain = with_(replace(UPLINK, routes=(), subnets=UPLINK.subnets[:1]))
-    assert refused(plain, asked(), "192.0.2.15") == listening.NotInRoutes(address=ip_address("192.0.2.15"))
-    operator = Asker(identity=ADMIN, now=ASKER.now, applied=ASKER.applied, providers=ASKER.providers)
-    assert balancer(described(plain, asked(), "192.0.2.15", operator))
-    chosen = balancer(described(plain, asked(), AnyAddress(version=4))).vip.address
+    assert declaration_error(plain, port_requests(), "192.0.2.15") == listening.AddressNotInRoutes(
+        address=ip_address("192.0.2.15")
+    )
+    operator = ChangeContext(identity=ADMIN, now=ASKER.now, applied=ASKER.applied, providers=ASKER.providers)
+    assert balancer(declare_balancer(plain, port_requests(), "192.0.2.15", operator))
+    chosen = balancer(declare_balancer(plain, port_requests(), AnyAddress(version=4))).vip.address
     assert RANGE.start <= chosen <= RANGE.end  # type: ignore[operator]
 
 
-def test_where_an_administrator_has_granted_prefixes_a_tenant_listens_in_these():
+def test_tenant_listens_only_in_granted_prefixes():
     little = GrantedPrefix(uplink="UPLINK", cidr=ip_network("198.51.100.0/30"))
     snapshot = with_(Project(name="owner", prefixes=(little,)))
     cidr = ip_network("192.0.2.100/32")
-    assert refused(snapshot, asked()) == NotGranted(cidr=cidr, uplink="UPLINK", project_id="owner")
-    assert balancer(described(snapshot, asked(), "198.51.100.1"))
-    assert balancer(described(snapshot, asked(), AnyAddress(version=4))).vip.address in little.cidr
-    assert refused(snapshot, asked(), AnyAddress(version=6)) == listening.NoRoutes(version=6)
-    operator = Asker(identity=ADMIN, now=ASKER.now, applied=ASKER.applied, providers=ASKER.providers)
-    assert balancer(described(snapshot, asked(), "192.0.2.100", operator))
+    assert declaration_error(snapshot, port_requests()) == PrefixNotGranted(
+        cidr=cidr, uplink="UPLINK", project_id="owner"
+    )
+    assert balancer(declare_balancer(snapshot, port_requests(), "198.51.100.1"))
+    assert balancer(declare_balancer(snapshot, port_requests(), AnyAddress(version=4))).vip.address in little.cidr
+    assert declaration_error(snapshot, port_requests(), AnyAddress(version=6)) == listening.NoRoutes(version=6)
+    operator = ChangeContext(identity=ADMIN, now=ASKER.now, applied=ASKER.applied, providers=ASKER.providers)
+    assert balancer(declare_balancer(snapshot, port_requests(), "192.0.2.100", operator))
 
 
-def test_a_network_without_an_uplink_or_without_the_family():
-    alone = having(replace(OWN, router_id=None), UPLINK)
-    assert refused(alone, asked()) == listening.Isolated(network="ovn0")
-    only_six = with_(replace(OWN, subnets=OWN.subnets[1:]))
-    assert refused(only_six, asked()) == listening.FamilyMissing(network="ovn0", version=4)
+def test_network_without_an_uplink_or_the_address_family_is_refused():
+    alone = snapshot_with(replace(TENANT_NETWORK, router_id=None), UPLINK)
+    assert declaration_error(alone, port_requests()) == listening.NoUplinkForAddress(network="ovn0")
+    only_six = with_(replace(TENANT_NETWORK, subnets=TENANT_NETWORK.subnets[1:]))
+    assert declaration_error(only_six, port_requests()) == listening.IpVersionMissing(network="ovn0", version=4)
     closed = with_(replace(ROUTER, gateway=None))
-    assert refused(closed, asked(), AnyAddress(version=6)) == listening.Isolated(network="ovn0")
+    assert declaration_error(closed, port_requests(), AnyAddress(version=6)) == listening.NoUplinkForAddress(
+        network="ovn0"
+    )

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from fairlead.api.http.front_end import LARGEST_DOCUMENT
+from fairlead.api.http.front_end import MAX_DOCUMENT_BYTES
 from fairlead.model.documents.addresses import IPAddress, parse_address
-from fairlead.model.documents.apportionment import LARGEST
+from fairlead.model.documents.apportionment import MAX_SLOTS
 from fairlead.model.documents.loadbalancer import (
     ListenerProtocol,
     LoadBalancer,
@@ -19,11 +19,17 @@ from fairlead.model.documents.loadbalancer import (
     Transport,
     Vip,
 )
-from fairlead.model.documents.previous_slot_owners import MOST_MOVED, Service, Transition, remember_moved, services_of
+from fairlead.model.documents.previous_slot_owners import (
+    MAX_MOVED_GROUPS,
+    Service,
+    Transition,
+    record_moved_slots,
+    services_of,
+)
 from fairlead.model.registry.changeset import Changes, apply_changes
-from fairlead.model.registry.draining import forget_removed, forgets_at
+from fairlead.model.registry.draining import expire_removed_members, next_expiry
 from fairlead.model.snapshot import Snapshot
-from fairlead.runtime.steps import at_once
+from fairlead.runtime.steps import run_to_completion
 from fairlead.store.codec import encode
 from harness.api import NOON
 from harness.changes.balancing import listener, member, pool
@@ -50,7 +56,7 @@ def balancer(*members: Member, old: LoadBalancer | None = None, udp: bool = Fals
     return LoadBalancer(
         id="lb",
         listeners=(front,),
-        pools=(with_members(first, members, LARGEST),),
+        pools=(with_members(first, members, MAX_SLOTS),),
         moved=old.moved if old else (),
         **fields,
         **OWNERS,
@@ -66,8 +72,8 @@ def many(*numbers: int, **fields: Any) -> tuple[Member, ...]:
 
 
 def later(old: LoadBalancer, new: LoadBalancer, hours: int = 0, down: frozenset[str] = frozenset()) -> LoadBalancer:
-    when = Transition(now=NOON + hours * HOUR, until=NOON + (hours + 1) * HOUR)
-    return at_once(remember_moved(old, new, down, when))
+    when = Transition(now=NOON + hours * HOUR, expires_at=NOON + (hours + 1) * HOUR)
+    return run_to_completion(record_moved_slots(old, new, down, when))
 
 
 def leads(found: LoadBalancer, version: int = 4, down: frozenset[str] = frozenset()) -> Service:
@@ -79,16 +85,16 @@ def addresses(found: LoadBalancer, version: int) -> list[IPAddress]:
 
 
 @pytest.mark.parametrize("udp", [False, True])
-def test_every_vip_and_port_has_a_table_of_its_own(udp: bool):
+def test_every_vip_and_port_has_a_separate_slot_table(udp: bool):
     found = list(services_of(balancer(*many(1, 2), udp=udp)))
     transport = Transport.UDP if udp else Transport.TCP
     assert [(each.vip, each.port, each.transport) for each in found] == [(vip.address, 443, transport) for vip in VIPS]
-    assert [len(each.slots) for each in found] == [LARGEST, LARGEST]
+    assert [len(each.slots) for each in found] == [MAX_SLOTS, MAX_SLOTS]
     assert {address.version for address, _ in found[1].slots} == {6}
 
 
 @pytest.mark.parametrize("version", [4, 6])
-def test_shares_follow_the_weights(version: int):
+def test_slot_shares_follow_the_weights(version: int):
     ten = Counter(addresses(balancer(*many(*range(1, 11))), version))
     assert max(ten.values()) - min(ten.values()) <= 1
     heavy, light = Counter(addresses(balancer(*many(1, weight=3), *many(2)), version)).most_common()
@@ -107,56 +113,56 @@ def test_shares_follow_the_weights(version: int):
     ],
     ids=["added", "removed", "drained", "disabled", "heavier"],
 )
-def test_a_slot_that_moves_remembers_whose_it_was(after: tuple[Member, ...], moved: str, version: int):
+def test_moved_slot_records_its_previous_owner(after: tuple[Member, ...], moved: str, version: int):
     old = balancer(*many(1, 2, 3, 4))
     new = later(old, balancer(*after, old=old))
     was, now = addresses(old, version), addresses(new, version)
-    differ = {slot: was[slot] for slot in range(LARGEST) if was[slot] != now[slot]}
-    assert dict(leads(new, version).before) == differ
+    differ = {slot: was[slot] for slot in range(MAX_SLOTS) if was[slot] != now[slot]}
+    assert dict(leads(new, version).previous_owners) == differ
     ends = {str(now[slot] if moved == "to" else was[slot])[-1] for slot in differ}
     assert ends == {"5" if len(after) == 10 else "4"}, "no slot of a survivor moves"
-    assert len(differ) <= LARGEST // 4 + 64 * (moved == "to"), "and no more than the share of the one that changed"
+    assert len(differ) <= MAX_SLOTS // 4 + 64 * (moved == "to"), "and no more than the share of the one that changed"
 
 
-def test_the_newest_owner_before_is_the_one_that_is_remembered():
+def test_only_the_latest_previous_owner_is_recorded():
     first = balancer(*many(1, 2))
     second = later(first, balancer(*many(1, 3), old=first))
     third = later(second, balancer(*many(1, 4), old=second))
-    assert {str(each) for each in leads(third).before.values()} <= {"10.0.0.1", "10.0.0.3"}
+    assert {str(each) for each in leads(third).previous_owners.values()} <= {"10.0.0.1", "10.0.0.3"}
     back = later(second, balancer(*many(1, 3), old=second))
     assert back.moved == second.moved, "what has not moved again is remembered as it was"
 
 
-def test_it_ends_by_time():
+def test_record_of_moved_slots_expires():
     first = balancer(*many(1, 2))
     second = later(first, balancer(*many(1, 3), old=first))
-    assert forgets_at(second) == NOON + HOUR
+    assert next_expiry(second) == NOON + HOUR
     there = apply_changes(Snapshot(), Changes(puts=(second,)), 1)
     assert "lb" in there.parting
-    assert forget_removed(there, "lb", NOON) == Changes()
-    (over,) = forget_removed(there, "lb", NOON + HOUR).puts
+    assert expire_removed_members(there, "lb", NOON) == Changes()
+    (over,) = expire_removed_members(there, "lb", NOON + HOUR).puts
     assert over == replace(second, moved=())
     assert later(second, balancer(*many(1, 3), old=second), hours=2).moved == ()
 
 
-def test_who_is_dead_had_nothing():
+def test_down_member_is_never_a_previous_slot_owner():
     """A dead host is never recorded as a previous owner, and receives no packets as one."""
     old = balancer(*many(1, 2))
     gone = frozenset({"m2-4", "m2-6"})
     assert later(old, balancer(*many(1), old=old), down=gone).moved == ()
     moved = later(old, balancer(*many(1), *many(2, weight=0), old=old))
-    assert (bool(leads(moved).before), leads(moved, down=gone).before) == (True, {})
+    assert (bool(leads(moved).previous_owners), leads(moved, down=gone).previous_owners) == (True, {})
     assert {str(address) for address, _ in leads(old, down=gone).slots} == {"10.0.0.1"}
     everybody = frozenset({"m1-4", "m2-4"})
     assert leads(old, down=everybody).slots == ()
 
 
-def test_a_listener_that_leads_to_another_pool_remembers_the_first_one():
+def test_listener_with_a_new_pool_records_slot_owners_of_the_previous_pool():
     old = balancer(*many(1))
-    other = with_members(pool("other"), many(2), LARGEST)
+    other = with_members(pool("other"), many(2), MAX_SLOTS)
     front = replace(old.listeners[0], default_pool_id="other")
     new = later(old, replace(old, pools=(*old.pools, other), listeners=(front,)))
-    every = tuple(range(LARGEST))
+    every = tuple(range(MAX_SLOTS))
     until = NOON + HOUR
     assert [(each.before, each.slots, each.until) for each in new.moved] == [
         (parse_address("10.0.0.1"), every, until),
@@ -164,10 +170,10 @@ def test_a_listener_that_leads_to_another_pool_remembers_the_first_one():
     ]
     assert later(new, replace(new, listeners=())).moved == ()
     one = MovedSlots(listener_id="front", before=parse_address("10.0.0.1"), slots=(0,), until=until)
-    assert leads(replace(new, moved=(one,))).before == {0: one.before}
+    assert leads(replace(new, moved=(one,))).previous_owners == {0: one.before}
 
 
-def test_members_have_ports_of_their_own_and_what_is_off_leads_nowhere():
+def test_slots_carry_member_ports_and_a_disabled_pool_has_no_slots():
     found = balancer(machine("a", 1, 4, port=81), machine("b", 2, 4, port=82), machine("c", 3, 4, backup=True))
     assert {(str(address), port) for address, port in leads(found).slots} == {("10.0.0.1", 81), ("10.0.0.2", 82)}
     assert list(services_of(replace(found, admin_state_up=False))) == []
@@ -175,14 +181,14 @@ def test_members_have_ports_of_their_own_and_what_is_off_leads_nowhere():
     assert leads(replace(found, pools=(off,))).slots == ()
 
 
-def test_what_moved_first_is_forgotten_of_more_than_can_be_stored():
+def test_oldest_records_of_moved_slots_are_dropped_at_the_size_limit():
     """A load balancer with 100 listeners replaces its 100 members gradually: the oldest records of moved slots are
     dropped."""
     listeners = tuple(replace(balancer().listeners[0], id=f"l{number}") for number in range(100))
     found = replace(balancer(*many(*range(1, 41))), listeners=listeners)
     for number in range(3):
         first = number * 40 + 41
-        new = replace(found, pools=(with_members(found.pools[0], many(*range(first, first + 40)), LARGEST),))
+        new = replace(found, pools=(with_members(found.pools[0], many(*range(first, first + 40)), MAX_SLOTS),))
         found = later(found, new)
-        assert len(found.moved) == MOST_MOVED
-    assert len(encode(found)) < LARGEST_DOCUMENT
+        assert len(found.moved) == MAX_MOVED_GROUPS
+    assert len(encode(found)) < MAX_DOCUMENT_BYTES

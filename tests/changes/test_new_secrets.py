@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from fairlead.changes.secrets import new_secrets, newly_named_secrets
+from fairlead.changes.secrets import new_secrets, newly_referenced_secrets
 from fairlead.model.documents.loadbalancer import (
     ClientAuthentication,
     ListenerProtocol,
@@ -44,17 +44,17 @@ NEEDED = [({"led": False}, ALL - {"c", "ca", "crl"}), ({"enabled": False}, ALL -
 @pytest.mark.parametrize(
     ("unused", "needed"), [({}, ALL), *NEEDED, ({"authenticates": False}, ALL - {"clients", "gone"})]
 )
-def test_each_secret_is_tried_when_it_is_named(unused: dict[str, Any], needed: set[str]):
+def test_secrets_are_checked_when_a_change_first_names_or_needs_them(unused: dict[str, Any], needed: set[str]):
     """Octavia refuses a reference that cannot be read in the request that names it, not in the one that uses it."""
     changes = Changes(puts=(balancer(**unused),))
-    assert references(newly_named_secrets(Snapshot(), changes)) == ALL
+    assert references(newly_referenced_secrets(Snapshot(), changes)) == ALL
     assert references(new_secrets(Snapshot(), changes)) == needed
 
 
-def test_what_is_served_stays_and_what_is_switched_on_is_tried_again():
+def test_secrets_are_checked_again_only_when_a_change_enables_their_use():
     old = balancer(enabled=False, authenticates=False)
     known, changes = Snapshot(load_balancers={"web": old}), Changes(puts=(balancer(),))
-    assert references(newly_named_secrets(known, changes)) == set()
+    assert references(newly_referenced_secrets(known, changes)) == set()
     assert references(new_secrets(known, changes)) == {"clients", "gone", "c", "ca", "crl"}
     served = Snapshot(load_balancers={"web": balancer()})
     assert references(new_secrets(served, Changes(puts=(old,)))) == set()

@@ -5,14 +5,14 @@ from dataclasses import replace
 import pytest
 
 from fairlead.changes.l7 import create_policy, create_rule, update_policy
-from fairlead.changes.l7_checks import RuleProblem, TooManyRules, WrongRule
-from fairlead.changes.listener_checks import LeadsNowhere
+from fairlead.changes.l7_checks import InvalidRule, RuleProblem, TooManyRules
+from fairlead.changes.listener_checks import PoolsNotSupported
 from fairlead.changes.listeners import create_listener, delete_listener, update_listener
 from fairlead.changes.lookup import NoSuch
 from fairlead.changes.members import create_member, delete_member, replace_members, update_member
-from fairlead.changes.monitor_checks import NoHttpVersion, ProbesTooOften, WrongMonitorType
+from fairlead.changes.monitor_checks import DelayTooShort, NoHttpVersion, WrongMonitorType
 from fairlead.changes.monitors import HasMonitor, create_monitor
-from fairlead.changes.persistence import BadCookieName, CookiesOfDatagrams, TimeoutOfStreams
+from fairlead.changes.persistence import BadCookieName, CookiePersistenceNotSupported, PersistenceTimeoutNotSupported
 from fairlead.changes.pools import HasDefaultPool, PoolInUse, create_pool, delete_pool
 from fairlead.changes.tls_checks import (
     DEFAULT_CIPHERS,
@@ -36,61 +36,73 @@ from fairlead.model.documents.loadbalancer import (
     PoolTls,
     SourceIpPersistence,
 )
-from fairlead.model.documents.quota import Counted
-from fairlead.model.documents.sizes import RULES
-from harness.changes.balancing import ASKER, LATER, after, listener, member, pool, refusal_of, stored, whole
+from fairlead.model.documents.quota import QuotaResource
+from fairlead.model.documents.sizes import MAX_L7RULES
+from harness.changes.balancing import (
+    ASKER,
+    LATER,
+    apply_work,
+    listener,
+    member,
+    network_and_balancer,
+    pool,
+    refusal_of,
+    stored,
+)
 from harness.changes.parts import rule, with_policy
 from harness.changes.world import OWNERS
 
 TIMES = {"delay": 5, "timeout": 3, "max_retries": 2}
 
 
-def test_a_new_member_gets_a_number_that_nobody_had():
-    first = whole()
-    second = after(first, delete_member(first, ASKER, "app", "b"))
-    third = after(second, create_member(second, ASKER, "app", member("c", 13)))
+def test_new_member_gets_an_unused_ordinal():
+    first = network_and_balancer()
+    second = apply_work(first, delete_member(first, ASKER, "app", "b"))
+    third = apply_work(second, create_member(second, ASKER, "app", member("c", 13)))
     (app,) = stored(third).pools
     assert [(each.id, each.ordinal) for each in app.members] == [("a", 0), ("c", 2)]
     assert [each.address for each in stored(second).parted] == [parse_address("10.0.0.12")]
 
 
-def test_a_change_says_when_of_the_part_and_of_all_that_holds_it():
-    before = whole()
+def test_member_update_sets_updated_at_of_the_member_and_its_parents():
+    before = network_and_balancer()
     first, second = stored(before).pools[0].members
-    made = stored(after(before, update_member(before, ASKER, "app", replace(first, weight=7))))
+    made = stored(apply_work(before, update_member(before, ASKER, "app", replace(first, weight=7))))
     assert (made.updated_at, made.pools[0].updated_at, made.pools[0].members[0].updated_at) == (LATER, LATER, LATER)
     assert made.pools[0].members[1] is second
 
 
-def test_a_batch_changes_makes_and_takes_away_and_leaves_the_rest_alone():
-    before = whole()
+def test_member_batch_adds_and_removes_members_and_keeps_the_rest():
+    before = network_and_balancer()
     first, _ = stored(before).pools[0].members
     batch = [first, member("c", 13)]
-    (app,) = stored(after(before, replace_members(before, ASKER, "app", batch))).pools
+    (app,) = stored(apply_work(before, replace_members(before, ASKER, "app", batch))).pools
     assert app.members[0] is first
     assert [(each.id, each.ordinal) for each in app.members] == [("a", 0), ("c", 2)]
 
 
-def test_a_pool_that_a_listener_shall_lead_to():
-    before = after(whole(), create_listener(whole(), ASKER, "lb", listener("more", 81)))
-    made = stored(after(before, create_pool(before, ASKER, "lb", pool("next"), "more")))
+def test_new_pool_becomes_the_default_pool_of_a_listener_without_one():
+    before = apply_work(
+        network_and_balancer(), create_listener(network_and_balancer(), ASKER, "lb", listener("more", 81))
+    )
+    made = stored(apply_work(before, create_pool(before, ASKER, "lb", pool("next"), "more")))
     assert made.listeners[1].default_pool_id == "next"
     assert refusal_of(create_pool, before, ASKER, "lb", pool("next"), "front") == HasDefaultPool(listener_id="front")
 
 
-def test_listeners_that_led_to_a_pool_stay_without_one():
-    before = whole()
-    made = stored(after(before, delete_pool(before, ASKER, "app")))
+def test_pool_deletion_clears_the_default_pool_of_its_listeners():
+    before = network_and_balancer()
+    made = stored(apply_work(before, delete_pool(before, ASKER, "app")))
     assert (made.pools, made.listeners[0].default_pool_id) == ((), None)
-    assert stored(after(before, delete_listener(before, ASKER, "front"))).listeners == ()
+    assert stored(apply_work(before, delete_listener(before, ASKER, "front"))).listeners == ()
 
 
-def test_a_pool_that_a_policy_leads_to_is_in_use():
+def test_pool_used_by_a_policy_cannot_be_deleted():
     http = pool("web", protocol=PoolProtocol.HTTP)
-    before = whole()
-    before = after(before, create_pool(before, ASKER, "lb", http))
+    before = network_and_balancer()
+    before = apply_work(before, create_pool(before, ASKER, "lb", http))
     leading = L7Policy(id="no", action=RedirectToPool(pool_id="web"), **OWNERS)
-    before = after(before, create_policy(before, ASKER, "front", leading))
+    before = apply_work(before, create_policy(before, ASKER, "front", leading))
     assert refusal_of(delete_pool, before, ASKER, "web") == PoolInUse(pool_id="web", policy_id="no")
 
 
@@ -99,16 +111,16 @@ def test_a_pool_that_a_policy_leads_to_is_in_use():
     [
         (
             {"protocol": PoolProtocol.UDP, "persistence": HttpCookiePersistence()},
-            CookiesOfDatagrams(type=PersistenceType.HTTP_COOKIE),
+            CookiePersistenceNotSupported(type=PersistenceType.HTTP_COOKIE),
         ),
-        ({"persistence": SourceIpPersistence(timeout=7)}, TimeoutOfStreams()),
+        ({"persistence": SourceIpPersistence(timeout=7)}, PersistenceTimeoutNotSupported()),
         ({"persistence": AppCookiePersistence(cookie_name="a b")}, BadCookieName(name="a b")),
         ({"tls": PoolTls(crl_container_ref="x")}, NoMemberCa(was_there=None)),
         ({"tls": PoolTls(versions=("SSLv3", "TLSv1.3"))}, OldTlsVersions(versions=("SSLv3",))),
     ],
 )
-def test_a_pool_that_cannot_be(fields: dict[str, object], why: object):
-    assert refusal_of(create_pool, whole(), ASKER, "lb", pool("p", **fields)) == why
+def test_invalid_pools_are_refused(fields: dict[str, object], why: object):
+    assert refusal_of(create_pool, network_and_balancer(), ASKER, "lb", pool("p", **fields)) == why
 
 
 @pytest.mark.parametrize(
@@ -121,28 +133,28 @@ def test_a_pool_that_cannot_be(fields: dict[str, object], why: object):
         (HttpMonitor(id="m", type=MonitorType.HTTP, domain_name="a.example", **TIMES, **OWNERS), NoHttpVersion()),
     ],
 )
-def test_a_monitor_that_cannot_be(monitor: PlainMonitor | HttpMonitor, why: object):
-    assert refusal_of(create_monitor, whole(), ASKER, "app", monitor) == why
+def test_invalid_monitors_are_refused(monitor: PlainMonitor | HttpMonitor, why: object):
+    assert refusal_of(create_monitor, network_and_balancer(), ASKER, "app", monitor) == why
 
 
-def test_datagrams_are_probed_every_three_seconds_at_most_and_a_pool_has_one_monitor():
-    before = whole()
-    before = after(before, create_pool(before, ASKER, "lb", pool("dns", protocol=PoolProtocol.UDP)))
+def test_udp_monitor_has_a_minimum_delay_and_a_pool_has_one_monitor():
+    before = network_and_balancer()
+    before = apply_work(before, create_pool(before, ASKER, "lb", pool("dns", protocol=PoolProtocol.UDP)))
     often = PlainMonitor(id="m", type=MonitorType.UDP_CONNECT, **TIMES | {"delay": 2}, **OWNERS)
-    assert refusal_of(create_monitor, before, ASKER, "dns", often) == ProbesTooOften(
+    assert refusal_of(create_monitor, before, ASKER, "dns", often) == DelayTooShort(
         type=MonitorType.UDP_CONNECT, delay=2, least=3
     )
-    before = after(before, create_monitor(before, ASKER, "dns", replace(often, delay=3)))
+    before = apply_work(before, create_monitor(before, ASKER, "dns", replace(often, delay=3)))
     assert refusal_of(create_monitor, before, ASKER, "dns", replace(often, delay=3)) == HasMonitor(pool_id="dns")
 
 
-def test_a_listener_that_ends_tls_needs_a_certificate_and_gets_versions_and_ciphers():
-    before = whole()
+def test_tls_terminating_listener_requires_a_certificate():
+    before = network_and_balancer()
     secure = listener("tls", 443, protocol=ListenerProtocol.TERMINATED_HTTPS)
     assert refusal_of(create_listener, before, ASKER, "lb", secure) == NoCertificate(for_clients=False)
 
 
-def test_what_nobody_says_about_tls():
+def test_tls_listener_gets_default_ciphers_versions_and_alpn():
     secure = listener("tls", 443, protocol=ListenerProtocol.TERMINATED_HTTPS, tls=ListenerTls(container_ref="x"))
     made = complete_listener_tls(None, secure).tls
     assert made == ListenerTls(
@@ -153,19 +165,19 @@ def test_what_nobody_says_about_tls():
     )
 
 
-def test_who_measures_leads_nowhere():
-    before = whole()
+def test_prometheus_listener_cannot_have_a_default_pool():
+    before = network_and_balancer()
     counting = listener("m", 9100, protocol=ListenerProtocol.PROMETHEUS, default_pool_id="app")
-    assert refusal_of(create_listener, before, ASKER, "lb", counting) == LeadsNowhere(
+    assert refusal_of(create_listener, before, ASKER, "lb", counting) == PoolsNotSupported(
         protocol=ListenerProtocol.PROMETHEUS
     )
 
 
-def test_what_is_not_there_is_refused_with_its_kind_and_id():
-    before = whole()
-    assert refusal_of(update_listener, before, ASKER, listener("x", 1)) == NoSuch(what=Counted.LISTENER, id="x")
-    assert refusal_of(delete_member, before, ASKER, "app", "x") == NoSuch(what=Counted.MEMBER, id="x")
-    assert refusal_of(create_rule, before, ASKER, "x", rule("r")) == NoSuch(what=Counted.L7POLICY, id="x")
+def test_missing_object_is_refused_with_its_kind_and_id():
+    before = network_and_balancer()
+    assert refusal_of(update_listener, before, ASKER, listener("x", 1)) == NoSuch(what=QuotaResource.LISTENER, id="x")
+    assert refusal_of(delete_member, before, ASKER, "app", "x") == NoSuch(what=QuotaResource.MEMBER, id="x")
+    assert refusal_of(create_rule, before, ASKER, "x", rule("r")) == NoSuch(what=QuotaResource.L7POLICY, id="x")
 
 
 @pytest.mark.parametrize(
@@ -184,35 +196,35 @@ def test_what_is_not_there_is_refused_with_its_kind_and_id():
         ({"type": L7RuleType.SSL_VERIFY_RESULT, "value": "1"}, RuleProblem.ONLY_EQUAL),
     ],
 )
-def test_a_rule_that_cannot_be(wrong: dict[str, object], problem: RuleProblem):
+def test_invalid_rules_are_refused(wrong: dict[str, object], problem: RuleProblem):
     before, new = with_policy(), rule("r", **wrong)
-    assert refusal_of(create_rule, before, ASKER, "no", new) == WrongRule(problem=problem, rule=new)
+    assert refusal_of(create_rule, before, ASKER, "no", new) == InvalidRule(problem=problem, rule=new)
 
 
-def test_an_expression_that_is_none_is_refused_with_the_reason():
+def test_invalid_regular_expression_is_refused_with_the_reason():
     before, new = with_policy(), rule("r", compare_type=L7Comparison.REGEX, value="(")
     why = refusal_of(create_rule, before, ASKER, "no", new)
-    assert isinstance(why, WrongRule)
+    assert isinstance(why, InvalidRule)
     assert (why.problem, "unterminated" in why.reason) == (RuleProblem.BAD_EXPRESSION, True)
 
 
-def test_a_policy_has_so_many_rules_one_by_one_or_at_once():
+def test_number_of_rules_per_policy_is_limited():
     before = with_policy()
     (no,) = stored(before).listeners[0].l7policies
-    full = replace(no, rules=tuple(rule(f"r{number}") for number in range(RULES)))
-    before = after(before, update_policy(before, ASKER, full))
-    too_many = TooManyRules(policy_id="no", most=RULES)
+    full = replace(no, rules=tuple(rule(f"r{number}") for number in range(MAX_L7RULES)))
+    before = apply_work(before, update_policy(before, ASKER, full))
+    too_many = TooManyRules(policy_id="no", most=MAX_L7RULES)
     assert refusal_of(create_rule, before, ASKER, "no", rule("more")) == too_many
     assert refusal_of(update_policy, before, ASKER, replace(full, rules=(*full.rules, rule("more")))) == too_many
 
 
-def test_a_policy_stays_where_it_is_unless_a_position_is_said():
+def test_policy_keeps_its_position_unless_a_position_is_given():
     before = with_policy()
     for name in ("second", "third"):
         policy = L7Policy(id=name, action=Reject(), **OWNERS)
-        before = after(before, create_policy(before, ASKER, "front", policy))
+        before = apply_work(before, create_policy(before, ASKER, "front", policy))
     second = stored(before).listeners[0].l7policies[1]
-    stays = after(before, update_policy(before, ASKER, replace(second, name="x")))
+    stays = apply_work(before, update_policy(before, ASKER, replace(second, name="x")))
     assert [each.id for each in stored(stays).listeners[0].l7policies] == ["no", "second", "third"]
-    moves = after(before, update_policy(before, ASKER, second, 1))
+    moves = apply_work(before, update_policy(before, ASKER, second, 1))
     assert [each.id for each in stored(moves).listeners[0].l7policies] == ["second", "no", "third"]

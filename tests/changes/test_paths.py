@@ -64,20 +64,20 @@ def path(asked: dict[str, Any], **pool_asks: Any) -> Path:
 
 
 @pytest.mark.parametrize("asked", SWITCHED)
-def test_what_a_switch_can_do_never_meets_a_proxy(asked: dict[str, Any]):
+def test_listener_supported_by_the_switch_bypasses_proxies(asked: dict[str, Any]):
     assert path(asked) is Path.SWITCH
 
 
 @pytest.mark.parametrize("asked", PROXIED)
-def test_what_it_cannot_do_does(asked: dict[str, Any]):
+def test_listener_unsupported_by_the_switch_uses_a_proxy(asked: dict[str, Any]):
     assert path(asked) is Path.PROXY
 
 
 @pytest.mark.parametrize(("asked", "way"), ASKING)
-def test_pools_ask_too(asked: dict[str, Any], way: Path):
+def test_pool_attributes_decide_the_path_too(asked: dict[str, Any], way: Path):
     assert path({}, **asked) is way
 
 
-def test_so_do_those_to_which_policies_lead():
+def test_listener_with_a_policy_to_a_pool_uses_a_proxy():
     policy = L7Policy(id="policy", action=RedirectToPool(pool_id="pool"), **OWNERS)
     assert path({"default_pool_id": None, "l7policies": (policy,)}) is Path.PROXY

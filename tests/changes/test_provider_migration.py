@@ -2,12 +2,12 @@
 
 import pytest
 
-from fairlead.changes.provider_migration import ClientsLeft, check_clients
-from fairlead.model.queries.domain import Places
+from fairlead.changes.provider_migration import ClientsWouldLoseService, check_clients
+from fairlead.model.queries.domain import AttachedObjects
 from fairlead.model.registry.changeset import Changes, apply_changes
 from fairlead.model.snapshot import Snapshot
 from harness.changes.world import refusal
-from harness.story import EMPTY, parse_model
+from harness.story import EMPTY_SNAPSHOT, parse_model
 
 NOBODY = frozenset[str]()
 CONNECTED = """
@@ -25,39 +25,41 @@ WEB = "web vip=10.1.0.10,fd00:1::10 on=n1 tcp:80=a/10.1.0.11:80,b/[fd00:2::11]:8
 
 def snapshot(balancer: str) -> Snapshot:
     documents, _ = parse_model(f"{CONNECTED}{balancer}".strip(), {})
-    return apply_changes(EMPTY, Changes(puts=tuple(documents.values())), 1)
+    return apply_changes(EMPTY_SNAPSHOT, Changes(puts=tuple(documents.values())), 1)
 
 
-def places(*names: str) -> Places:
+def places(*names: str) -> AttachedObjects:
     routers = {name for name in names if name in ("r", "all")}
-    return Places(networks=frozenset({*names} - routers), routers=frozenset(routers))
+    return AttachedObjects(networks=frozenset({*names} - routers), routers=frozenset(routers))
 
 
 @pytest.mark.parametrize("served", [places(), places("n1"), places("n1", "n2", "r")])
-def test_a_load_balancer_is_taken_over_where_the_other_provider_has_it(served: Places):
+def test_migration_is_accepted_when_every_served_network_stays_connected(served: AttachedObjects):
     world = snapshot(WEB)
     check_clients(world, world.load_balancers["web"], served, NOBODY)
 
 
-def test_a_network_of_members_that_nothing_connects_is_said():
+def test_migration_is_refused_for_an_unconnected_network_of_members():
     world = snapshot(WEB)
     left = refusal(check_clients, world, world.load_balancers["web"], places("n1", "n2", "n3", "r"), NOBODY)
-    assert left == ClientsLeft(networks=("n3",), routers=())
+    assert left == ClientsWouldLoseService(networks=("n3",), routers=())
 
 
-def test_places_of_other_projects_are_said_and_may_be_given_up():
+def test_clients_of_other_projects_block_migration_unless_given_up():
     world, served = snapshot(WEB), places("n1", "n2", "theirs", "r", "all")
     web = world.load_balancers["web"]
     left = refusal(check_clients, world, web, served, NOBODY)
-    assert left == ClientsLeft(networks=("theirs",), routers=("all",))
-    assert refusal(check_clients, world, web, served, {"all"}) == ClientsLeft(networks=("theirs",), routers=())
+    assert left == ClientsWouldLoseService(networks=("theirs",), routers=("all",))
+    assert refusal(check_clients, world, web, served, {"all"}) == ClientsWouldLoseService(
+        networks=("theirs",), routers=()
+    )
     check_clients(world, web, served, frozenset({"all", "theirs"}))
 
 
-def test_clients_on_the_network_of_another_project_keep_what_has_its_members_there():
+def test_clients_on_a_shared_network_keep_access_only_to_members_there():
     vip = "web vip=10.5.0.10,fd00:5::10 on=hall tcp:80=a/10.5.0.11:80"
     world = snapshot(f"{vip} project=p")
     check_clients(world, world.load_balancers["web"], places("hall"), NOBODY)
     world = snapshot(f"{vip},b/[fd00:1::11]:80 project=p")
     left = refusal(check_clients, world, world.load_balancers["web"], places("hall"), NOBODY)
-    assert left == ClientsLeft(networks=("hall",), routers=())
+    assert left == ClientsWouldLoseService(networks=("hall",), routers=())

@@ -2,11 +2,11 @@
 
 from collections.abc import Collection
 
-from fairlead.changes.proxy_placement import Bounds, find_placement
+from fairlead.changes.proxy_placement import ProxyLimits, find_placement
 from fairlead.model.documents.owner import Kind, Owner
 from fairlead.model.documents.proxy_place import ProxyPlace
 from fairlead.model.queries.proxies import proxy_ports
-from fairlead.model.queries.proxy_homes import home_of
+from fairlead.model.queries.proxy_homes import find_proxy_network
 from fairlead.model.registry.changeset import Changes, apply_changes
 from fairlead.model.snapshot import Snapshot
 from harness.changes.proxy_places import NAMES, placed, world
@@ -35,7 +35,7 @@ def hosts(snapshot: Snapshot, place: ProxyPlace) -> list[str]:
 
 
 def home(snapshot: Snapshot, place: ProxyPlace) -> str:
-    found = home_of(snapshot, place)
+    found = find_proxy_network(snapshot, place)
     return "" if found is None else found.id
 
 
@@ -43,7 +43,7 @@ def without(snapshot: Snapshot, *gone: Owner) -> Snapshot:
     return apply_changes(snapshot, Changes(deletes=gone), snapshot.revision + 1)
 
 
-def test_a_guest_has_proxies_of_its_own_beside_those_of_the_network():
+def test_guest_project_gets_separate_proxies_on_a_shared_network():
     snapshot = placed(placed(world(SHARED), ["one", "two"], 8, CITY), ["one", "two"], 8, BOB)
     assert hosts(snapshot, CITY) == hosts(snapshot, BOB) == ["one", "two"]
     ports = [*proxy_ports(snapshot, CITY), *proxy_ports(snapshot, BOB)]
@@ -53,22 +53,22 @@ def test_a_guest_has_proxies_of_its_own_beside_those_of_the_network():
     assert (hosts(left, BOB), hosts(left, CITY)) == ([], ["one", "two"])
 
 
-def test_guests_take_fewer_addresses_of_somebody_elses_network():
-    bounds, snapshot = Bounds(own=8, guests=1), world(SHARED)
+def test_guest_projects_have_a_lower_proxy_limit():
+    bounds, snapshot = ProxyLimits(own=8, guests=1), world(SHARED)
     assert (bounds.of(snapshot, CITY), bounds.of(snapshot, BOB)) == (8, 1)
     assert bounds.of(world(OUTSIDE + FOUR), GATE) == 8
     assert len(hosts(placed(snapshot, NAMES, 1, BOB), BOB)) == 1
 
 
-def test_which_chassis_have_them_is_the_same_whoever_asks_and_in_whatever_order():
+def test_chosen_chassis_do_not_depend_on_the_order_of_candidates():
     def chosen(near: Collection[str]) -> tuple[str, ...]:
-        return find_placement(world(SHARED), BOB, near, 2).come
+        return find_placement(world(SHARED), BOB, near, 2).create_on
 
     assert len(chosen(NAMES)) == 2
     assert chosen(NAMES) == chosen(list(reversed(NAMES)))
 
 
-def test_those_of_a_gateway_are_on_a_network_of_the_project_that_has_most_of_the_ip_versions():
+def test_gateway_proxies_use_the_project_network_with_the_most_ip_versions():
     assert home(world(OUTSIDE + FOUR), GATE) == "net1"
     snapshot = placed(world(OUTSIDE + BOTH), ["two"], 8, GATE)
     assert home(snapshot, GATE) == "net2"
@@ -78,20 +78,20 @@ def test_those_of_a_gateway_are_on_a_network_of_the_project_that_has_most_of_the
     ]
 
 
-def test_they_go_on_elsewhere_when_the_router_leaves_their_network():
+def test_gateway_proxies_move_when_the_router_leaves_their_network():
     snapshot = placed(world(OUTSIDE + FOUR), ["one"], 8, GATE)
     snapshot = without(snapshot, Owner(Kind.PORT, "r1-net1"))
-    [gone] = find_placement(snapshot, GATE, ["two"], 8).go
+    [gone] = find_placement(snapshot, GATE, ["two"], 8).delete
     assert gone.network_id == "net1"
     snapshot = placed(placed(snapshot, ["two"], 8, GATE), ["two"], 8, GATE)
     assert [(port.host, port.network_id) for port in proxy_ports(snapshot, GATE)] == [("two", "net2")]
     nowhere = without(snapshot, Owner(Kind.PORT, "r1-net2"))
     assert home(nowhere, GATE) == ""
-    assert find_placement(nowhere, GATE, ["two"], 8).come == ()
+    assert find_placement(nowhere, GATE, ["two"], 8).create_on == ()
     assert hosts(placed(nowhere, ["two"], 8, GATE), GATE) == []
 
 
-def test_they_stay_where_they_are_while_another_network_is_as_good():
+def test_gateway_proxies_stay_while_another_network_is_only_as_good():
     snapshot = placed(world(OUTSIDE + FOUR), ["one"], 8, GATE)
     older = OUTSIDE.replace("network net1", "network a 10.7.0.0/24\nnetwork net1").replace(
         "r1 net1", "r1 a=10.7.0.1 net1"

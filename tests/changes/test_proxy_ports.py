@@ -13,19 +13,19 @@ from fairlead.model.documents.port_ranges import HOST_PROXY_PORTS, PROXY_PORTS, 
 from fairlead.model.registry.changeset import Changes, apply_changes
 from fairlead.model.registry.kinds import claims
 from fairlead.model.snapshot import Snapshot
-from harness.changes.balancing import ASKER, after, built, listener, pool
-from harness.changes.world import NETWORK, having, refusal
+from harness.changes.balancing import ASKER, apply_work, balancer_request, listener, pool
+from harness.changes.world import NETWORK, refusal, snapshot_with
 
 HTTP: dict[str, Any] = {"protocol": ListenerProtocol.HTTP}
 
 
 def world() -> Snapshot:
-    return replace(having(NETWORK), proxied_providers=frozenset({"fairlead"}))
+    return replace(snapshot_with(NETWORK), proxied_providers=frozenset({"fairlead"}))
 
 
 def stored(snapshot: Snapshot, identity: str, *listeners: Any, **fields: Any) -> LoadBalancer:
     """Return the load balancer as stored; its compiler refuses an HTTP listener while no provider has proxies."""
-    made = after(snapshot, built(snapshot, identity, **fields)).load_balancers[identity]
+    made = apply_work(snapshot, balancer_request(snapshot, identity, **fields)).load_balancers[identity]
     return with_proxy_ports(snapshot, None, replace(made, listeners=listeners))
 
 
@@ -33,7 +33,7 @@ def numbers(balancer: LoadBalancer) -> list[int]:
     return [each.proxy_port for each in balancer.listeners]
 
 
-def test_only_what_takes_that_path_has_one():
+def test_only_proxied_listeners_have_a_proxy_port():
     asking = pool("asking", algorithm=Algorithm.LEAST_CONNECTIONS)
     web, ssh = listener("web", 80, **HTTP), listener("ssh", 22)
     counted = listener("counted", 25, default_pool_id="asking")
@@ -45,11 +45,11 @@ def test_only_what_takes_that_path_has_one():
     assert {f"proxy-port/net/{made.project_id}/{number}" for number in (first, second)} <= claims(made)
 
 
-def test_where_providers_have_no_proxies_nobody_has_one():
-    assert numbers(stored(having(NETWORK), "lb", listener("web", 80, **HTTP))) == [0]
+def test_no_listener_has_a_proxy_port_where_providers_have_no_proxies():
+    assert numbers(stored(snapshot_with(NETWORK), "lb", listener("web", 80, **HTTP))) == [0]
 
 
-def test_a_listener_keeps_its_port_whoever_says_it_again_and_loses_it_with_the_path():
+def test_proxy_port_is_kept_across_updates_and_removed_with_the_proxy_path():
     snapshot = world()
     made = stored(snapshot, "lb", listener("web", 80, **HTTP))
     snapshot = having_too(snapshot, made)
@@ -60,7 +60,7 @@ def test_a_listener_keeps_its_port_whoever_says_it_again_and_loses_it_with_the_p
     assert numbers(with_proxy_ports(snapshot, made, replace(made, listeners=(listener("web", 80),)))) == [0]
 
 
-def test_two_load_balancers_on_one_network_share_none(monkeypatch: pytest.MonkeyPatch):
+def test_load_balancers_on_one_network_have_distinct_proxy_ports(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(proxy_ports, "PROXY_PORTS", PortRange(2000, 2002))
     snapshot, seen = world(), set[int]()
     for name in ("one", "two", "three"):
@@ -72,10 +72,10 @@ def test_two_load_balancers_on_one_network_share_none(monkeypatch: pytest.Monkey
     assert refusal(with_proxy_ports, snapshot, None, late) == NoProxyPort(place_id="net", most=3)
 
 
-def test_on_plain_hosts_the_operator_says_where_daemons_are_not():
+def test_proxy_ports_of_plain_hosts_come_from_the_configured_range():
     """Ports come from the operator's range; ids that a caller may give determine the start of the search in it."""
-    snapshot = replace(having(replace(NETWORK, announced=True)), proxied_providers=frozenset({"fairlead"}))
-    bare = stored(having(NETWORK), "lb")
+    snapshot = replace(snapshot_with(replace(NETWORK, announced=True)), proxied_providers=frozenset({"fairlead"}))
+    bare = stored(snapshot_with(NETWORK), "lb")
 
     def given(snapshot: Snapshot, *names: str) -> LoadBalancer:
         listeners = tuple(listener(name, 80 + place, **HTTP) for place, name in enumerate(names))
@@ -92,10 +92,10 @@ def test_on_plain_hosts_the_operator_says_where_daemons_are_not():
     assert refusal(with_proxy_ports, few, made, third) == NoProxyPort(place_id="net", most=2)
 
 
-def test_every_change_of_a_load_balancer_comes_by_here():
-    snapshot = after(world(), built(world(), listeners=(listener("web", 80),)))
+def test_load_balancer_replacement_assigns_proxy_ports():
+    snapshot = apply_work(world(), balancer_request(world(), listeners=(listener("web", 80),)))
     limited = replace(snapshot.load_balancers["lb"], listeners=(listener("web", 80, connection_limit=5),))
-    [given] = numbers(after(snapshot, replace_load_balancer(snapshot, ASKER, limited)).load_balancers["lb"])
+    [given] = numbers(apply_work(snapshot, replace_load_balancer(snapshot, ASKER, limited)).load_balancers["lb"])
     assert PROXY_PORTS.first <= given <= PROXY_PORTS.last
 
 

@@ -4,24 +4,24 @@ from dataclasses import replace
 from ipaddress import ip_address, ip_network
 
 from fairlead.changes.access import NotAllowed, NotFound, Verb
-from fairlead.changes.addresses import AskedAddress
+from fairlead.changes.addresses import AddressRequest
 from fairlead.changes.floatingips import (
-    AlreadyLedTo,
     Destination,
+    DestinationInUse,
     FixedAddressWithoutPort,
-    NoWayOutside,
-    PortOfOtherProject,
+    NoRouterToExternalNetwork,
+    PortNotInProject,
     create_floating_ip,
     delete_floating_ip,
     update_floating_ip,
 )
 from fairlead.changes.gateways import (
-    AddressOfNextHop,
-    GatewayNeeded,
+    AddressIsNextHop,
+    GatewayNeededByFloatingIP,
     GatewayRequest,
     JoinedSubnetsOverlap,
     NetworkNotExternal,
-    SubnetJoinedAlready,
+    SubnetAlreadyAttached,
 )
 from fairlead.changes.routers import (
     InterfaceNeededByFloatingIP,
@@ -41,42 +41,56 @@ from fairlead.changes.routers import (
 from fairlead.model.documents.network import Network, Port, PortUse, Route, Router
 from fairlead.model.registry.changeset import Changes, apply_changes
 from harness.api import NOON
-from harness.changes.routers import FOUR, INSIDE, OUTSIDE, ROUTER, floating, joined, led
-from harness.changes.world import ADMIN, GUESTS, NETWORK, OWNER, OWNERS, PORT, STRANGER, fixed, having, refusal, subnet
+from harness.changes.routers import FOUR, INSIDE, OUTSIDE, ROUTER, floating, routed_snapshot, routed_with_floating_ip
+from harness.changes.world import (
+    ADMIN,
+    GUESTS,
+    NETWORK,
+    OWNER,
+    OWNERS,
+    PORT,
+    STRANGER,
+    fixed,
+    refusal,
+    snapshot_with,
+    subnet,
+)
 
 NOWHERE = GatewayRequest()
 
 
-def test_a_router_gets_a_port_outside_that_is_nobodys():
-    gateway = joined().ports["gateway"]
+def test_gateway_port_of_a_router_belongs_to_no_project():
+    gateway = routed_snapshot().ports["gateway"]
     assert (gateway.project_id, gateway.use, gateway.device_id) == ("", PortUse.ROUTER_GATEWAY, "router")
-    assert joined().ports["interface"].fixed_ips == (fixed("four", "10.0.0.1"),)
+    assert routed_snapshot().ports["interface"].fixed_ips == (fixed("four", "10.0.0.1"),)
 
 
-def test_how_addresses_outside_are_used_an_administrator_says():
+def test_only_an_administrator_disables_snat_and_next_hop_address_is_refused():
     asked = GatewayRequest(network_id="out", enable_snat=False)
     change = RouterChange(router=ROUTER, gateway=asked, gateway_port_id="gateway")
     why = NotAllowed(verb=Verb.CREATE, what=Router, fields=frozenset({"enable_snat"}))
-    assert refusal(create_router, having(OUTSIDE), OWNER, change) == why
+    assert refusal(create_router, snapshot_with(OUTSIDE), OWNER, change) == why
     admins = replace(change, router=replace(ROUTER, project_id="admin"))
-    assert create_router(having(OUTSIDE), ADMIN, admins).puts[0].gateway.enable_snat is False
+    assert create_router(snapshot_with(OUTSIDE), ADMIN, admins).puts[0].gateway.enable_snat is False
     hop = ip_address("203.0.113.1")
-    taken = replace(admins, gateway=GatewayRequest(network_id="out", fixed_ips=(AskedAddress(address=hop),)))
-    assert refusal(create_router, having(OUTSIDE), ADMIN, taken) == AddressOfNextHop(address=hop)
+    taken = replace(admins, gateway=GatewayRequest(network_id="out", fixed_ips=(AddressRequest(address=hop),)))
+    assert refusal(create_router, snapshot_with(OUTSIDE), ADMIN, taken) == AddressIsNextHop(address=hop)
 
 
-def test_a_gateway_is_on_an_external_network():
+def test_gateway_on_an_internal_network_is_refused():
     change = RouterChange(router=ROUTER, gateway=GatewayRequest(network_id="net"), gateway_port_id="gateway")
-    assert refusal(create_router, having(INSIDE), OWNER, change) == NetworkNotExternal(network_id="net", what=Router)
+    assert refusal(create_router, snapshot_with(INSIDE), OWNER, change) == NetworkNotExternal(
+        network_id="net", what=Router
+    )
 
 
-def test_what_a_router_joins_does_not_overlap():
-    snapshot, router = joined(), joined().routers["router"]
-    assert refusal(add_interface, snapshot, OWNER, router, FOUR, "again", NOON) == SubnetJoinedAlready(
+def test_interface_on_a_joined_or_overlapping_subnet_is_refused():
+    snapshot, router = routed_snapshot(), routed_snapshot().routers["router"]
+    assert refusal(add_interface, snapshot, OWNER, router, FOUR, "again", NOON) == SubnetAlreadyAttached(
         router_id="router", subnet_id="four"
     )
     same = subnet("same", "10.0.0.0/25")
-    other = having(
+    other = snapshot_with(
         *snapshot.networks.values(),
         *snapshot.ports.values(),
         router,
@@ -88,31 +102,31 @@ def test_what_a_router_joins_does_not_overlap():
     )
 
 
-def test_a_strangers_subnet_is_not_there_and_a_shared_one_not_theirs():
-    snapshot = having(INSIDE)
+def test_subnet_of_another_project_cannot_be_joined_to_a_router():
+    snapshot = snapshot_with(INSIDE)
     theirs = replace(ROUTER, project_id="other")
     assert refusal(add_interface, snapshot, STRANGER, theirs, FOUR, "i", NOON).id == "four"
-    shared = having(NETWORK)
+    shared = snapshot_with(NETWORK)
     why = SubnetOfOtherProject(subnet_id="four")
     assert refusal(add_interface, shared, STRANGER, theirs, FOUR, "i", NOON) == why
 
 
-def test_routes_lead_to_what_the_router_joins():
+def test_route_next_hop_must_be_on_a_joined_subnet():
     far = Route(destination=ip_network("20.0.0.0/8"), nexthop=ip_address("10.0.0.9"))
     lost = replace(far, nexthop=ip_address("10.9.0.9"))
-    snapshot, router = joined(), joined().routers["router"]
+    snapshot, router = routed_snapshot(), routed_snapshot().routers["router"]
     assert add_routes(snapshot, OWNER, router, (far,), NOON).puts[0].routes == (far,)
     assert refusal(add_routes, snapshot, OWNER, router, (lost,), NOON) == NexthopNotConnected(
         route=lost, routes=(lost,)
     )
 
 
-def test_a_floating_ip_holds_the_way_that_it_goes():
-    snapshot, router = led(), led().routers["router"]
+def test_floating_ip_in_use_keeps_its_router_gateway_and_interface():
+    snapshot, router = routed_with_floating_ip(), routed_with_floating_ip().routers["router"]
     assert snapshot.floating_ips["f"].router_id == "router"
     assert snapshot.ports["f-port"].project_id == ""
     without = RouterChange(router=router, gateway=NOWHERE)
-    assert refusal(update_router, snapshot, OWNER, router, without, NOON) == GatewayNeeded(
+    assert refusal(update_router, snapshot, OWNER, router, without, NOON) == GatewayNeededByFloatingIP(
         router_id="router", network_id="out"
     )
     needed = InterfaceNeededByFloatingIP(router_id="router", subnet_id="four")
@@ -127,14 +141,14 @@ def test_a_floating_ip_holds_the_way_that_it_goes():
     assert {owner.id for owner in gone.deletes} == {"f", "f-port"}
 
 
-def test_a_floating_ip_leads_through_no_gateway_without_an_address():
+def test_floating_ip_needs_a_gateway_with_an_address():
     """A route of the external network may give the address, but the router has no port outside then."""
-    snapshot = joined()
+    snapshot = routed_snapshot()
     route = subnet("routed", "198.51.100.0/24", gateway=None, allocation_pools=())
     there = replace(OUTSIDE, subnets=(route,), routes=(route.cidr,))
     bare = apply_changes(snapshot, Changes(puts=(there, replace(snapshot.ports["gateway"], fixed_ips=()))), 4)
     to_port = floating("f", address=route.cidr[9], destination=Destination(port_id="port"))
-    why = NoWayOutside(network_id="out", subnet_id="four", port_id="port")
+    why = NoRouterToExternalNetwork(network_id="out", subnet_id="four", port_id="port")
     assert refusal(create_floating_ip, bare, ADMIN, to_port) == why
     free = create_floating_ip(bare, ADMIN, floating("f", address=route.cidr[9]))
     bare = apply_changes(bare, free, 5)
@@ -147,26 +161,26 @@ def test_a_floating_ip_leads_through_no_gateway_without_an_address():
     assert led_to.puts[0].router_id == "router"
 
 
-def test_where_a_floating_ip_may_lead():
-    snapshot = led()
+def test_invalid_floating_ip_destinations_are_refused():
+    snapshot = routed_with_floating_ip()
     to_port = Destination(port_id="port")
     second = refusal(create_floating_ip, snapshot, OWNER, floating("g", destination=to_port))
-    assert isinstance(second, AlreadyLedTo)
+    assert isinstance(second, DestinationInUse)
     lost = Destination(fixed_address=ip_address("10.0.0.7"))
     assert refusal(create_floating_ip, snapshot, OWNER, floating("g", destination=lost)) == FixedAddressWithoutPort(
         address=lost.fixed_address
     )
     guests = replace(PORT, id="guests", mac_address="fa:16:3e:00:00:03", fixed_ips=(fixed("four", "10.0.0.8"),))
-    shared = having(OUTSIDE, NETWORK, guests)
+    shared = snapshot_with(OUTSIDE, NETWORK, guests)
     theirs = floating("g", destination=Destination(port_id="guests"))
-    assert refusal(create_floating_ip, shared, OWNER, theirs) == PortOfOtherProject(port_id="guests")
+    assert refusal(create_floating_ip, shared, OWNER, theirs) == PortNotInProject(port_id="guests")
     own = replace(theirs, **GUESTS)
-    no_way = NoWayOutside(network_id="out", subnet_id="four", port_id="guests")
+    no_way = NoRouterToExternalNetwork(network_id="out", subnet_id="four", port_id="guests")
     assert refusal(create_floating_ip, shared, ADMIN, own) == no_way
 
 
-def test_an_interface_is_found_by_port_or_by_subnet():
-    snapshot, router = joined(), joined().routers["router"]
+def test_interface_can_be_added_and_removed_by_port():
+    snapshot, router = routed_snapshot(), routed_snapshot().routers["router"]
     assert refusal(remove_interface, snapshot, OWNER, router, InterfaceTarget(port_id="port"), NOON) == NoSuchInterface(
         router_id="router", port_id="port"
     )
@@ -175,7 +189,7 @@ def test_an_interface_is_found_by_port_or_by_subnet():
     named = Port(
         id="spare", network_id="net", mac_address="fa:16:3e:00:00:04", fixed_ips=(fixed("four", "10.0.0.9"),), **OWNERS
     )
-    with_spare = having(INSIDE, named, ROUTER)
+    with_spare = snapshot_with(INSIDE, named, ROUTER)
     by_port = add_interface(with_spare, OWNER, ROUTER, InterfaceTarget(port_id="spare"), "unused", NOON)
     assert (by_port.port.id, by_port.port.use) == ("spare", PortUse.ROUTER_INTERFACE)
     theirs = replace(ROUTER, project_id="other")

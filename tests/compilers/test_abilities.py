@@ -7,11 +7,17 @@ from typing import Any
 
 import pytest
 
-from fairlead.api.octavia.options import say_feature
+from fairlead.api.octavia.options import feature_name
 from fairlead.compilers.ovn import compile_owner
 from fairlead.compilers.providers import DEFAULT, checked_by, dataplanes_of, with_advice
 from fairlead.compilers.unsupported import Unsupported
-from fairlead.model.documents.abilities import EVERY_OPTION, Abilities, Feature, lacking_for_listener, lacking_for_pool
+from fairlead.model.documents.abilities import (
+    EVERY_OPTION,
+    Abilities,
+    Feature,
+    find_unsupported_listener_feature,
+    find_unsupported_pool_feature,
+)
 from fairlead.model.documents.l7 import L7Policy, Reject
 from fairlead.model.documents.loadbalancer import (
     HTTP_MONITORS,
@@ -39,9 +45,9 @@ from fairlead.model.documents.loadbalancer import (
 from fairlead.model.documents.owner import Kind, Owner
 from fairlead.model.registry.changeset import Changes, apply_changes
 from fairlead.model.snapshot import Snapshot
-from fairlead.runtime.steps import at_once
-from harness.language import BEGINNING, parse_model
-from harness.story import EMPTY, WORDS, tell_feature
+from fairlead.runtime.steps import run_to_completion
+from harness.language import CREATED_AT, parse_model
+from harness.story import ATTRIBUTE_WORDS, EMPTY_SNAPSHOT, describe_feature
 
 ABILITIES = DEFAULT["ovn"].abilities
 DOCUMENTS, _ = parse_model("network net1 10.0.0.0/24\nweb vip=10.0.0.10 on=net1 tcp:80=a/10.0.0.11:8080", {})
@@ -51,10 +57,10 @@ PERSISTENCE = {
     PersistenceType.HTTP_COOKIE: HttpCookiePersistence(),
     PersistenceType.SOURCE_IP: SourceIpPersistence(),
 }
-COMMON: Any = {"project_id": "demo", "created_at": BEGINNING}
+COMMON: Any = {"project_id": "demo", "created_at": CREATED_AT}
 
 
-def refusal(listener: dict[str, Any], pool: dict[str, Any], empty: Snapshot = EMPTY) -> Feature | str | None:
+def refusal(listener: dict[str, Any], pool: dict[str, Any], empty: Snapshot = EMPTY_SNAPSHOT) -> Feature | str | None:
     """Return the feature that the compiler refuses in a load balancer with these attributes, or None."""
     balancer = DOCUMENTS[WEB]
     assert isinstance(balancer, LoadBalancer)
@@ -67,7 +73,7 @@ def refusal(listener: dict[str, Any], pool: dict[str, Any], empty: Snapshot = EM
     try:
         compile_owner(snapshot, WEB)
     except Unsupported as refused:
-        return refused.asked
+        return refused.feature
     return None
 
 
@@ -98,21 +104,21 @@ CHOICES: list[tuple[str, Iterable[StrEnum], frozenset[Any], Callable[[Any], tupl
     [(name, value, value in able, ask(value)) for name, values, able, ask in CHOICES for value in values],
     ids=lambda part: str(part) if isinstance(part, str) else "",
 )
-def test_each_value_is_refused_just_if_the_provider_does_not_have_it(
+def test_value_is_rejected_exactly_if_the_provider_lacks_support(
     attribute: str, value: StrEnum, can: bool, asked: tuple[dict[str, Any], dict[str, Any]]
 ):
     assert refusal(*asked) == (None if can else Feature(attribute, value.value))
 
 
 @pytest.mark.parametrize("kind", MonitorType)
-def test_agents_probe_in_every_way_and_more_often_than_once_a_second(kind: MonitorType):
-    agents = replace(EMPTY, agents_probe=True)
+def test_agents_support_every_monitor_type_and_subsecond_delays(kind: MonitorType):
+    agents = replace(EMPTY_SNAPSHOT, agents_probe=True)
     assert refusal({}, {"health_monitor": monitor(kind)}, agents) is None
     assert refusal({}, {"health_monitor": replace(monitor(kind), delay_ms=100)}, agents) is None
 
 
-def test_agents_cut_the_connections_of_members_that_are_down():
-    agents = replace(EMPTY, agents_probe=True)
+def test_agents_support_every_down_member_policy():
+    agents = replace(EMPTY_SNAPSHOT, agents_probe=True)
     assert [refusal({}, {"down_member": each}, agents) for each in DownMember] == [None, None]
 
 
@@ -144,7 +150,7 @@ OPTIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "listener.l7policies": ({"l7policies": (L7Policy(id="p", action=Reject(), **COMMON),)}, {}),
     "listener.connection_limit": ({"connection_limit": 5}, {}),
     "listener.raw": ({"raw": RawMatch(location=0, value=b"SSH-")}, {}),
-    "pool.persistence.granularity": ({}, {"persistence": SourceIpPersistence(granularity=BEGINNING)}),  # type: ignore[arg-type]
+    "pool.persistence.granularity": ({}, {"persistence": SourceIpPersistence(granularity=CREATED_AT)}),  # type: ignore[arg-type]
     "pool.health_monitor.delay_ms": ({}, {"health_monitor": replace(monitor(MonitorType.TCP), delay_ms=100)}),
     **{f"listener.tls.{name}": ({"tls": value}, {}) for name, value in _saying(ListenerTls).items()},
     **{f"listener.http.{name}": ({"http": value}, {}) for name, value in _saying(Http).items()},
@@ -152,32 +158,32 @@ OPTIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
-def test_every_option_is_tried():
+def test_every_option_has_a_test_value():
     assert set(OPTIONS) == EVERY_OPTION
 
 
 @pytest.mark.parametrize("option", sorted(EVERY_OPTION))
-def test_each_option_is_refused_just_if_the_provider_does_not_heed_it(option: str):
+def test_option_is_rejected_exactly_if_the_provider_lacks_support(option: str):
     assert refusal(*OPTIONS[option]) == (None if option in ABILITIES.options else Feature(option))
 
 
 @pytest.mark.parametrize("option", sorted(EVERY_OPTION))
-def test_an_option_more_is_one_that_is_not_refused(option: str):
+def test_supported_option_is_accepted_and_a_removed_one_is_rejected(option: str):
     balancer = DOCUMENTS[WEB]
     assert isinstance(balancer, LoadBalancer)
     listener, pool = OPTIONS[option]
     asked: tuple[Listener, Pool] = replace(balancer.listeners[0], **listener), replace(balancer.pools[0], **pool)
     for options, lacking in ((EVERY_OPTION, None), (EVERY_OPTION - {option}, Feature(option))):
         able = Abilities(options=options)
-        found = lacking_for_listener(able, asked[0]) or lacking_for_pool(able, asked[1])
+        found = find_unsupported_listener_feature(able, asked[0]) or find_unsupported_pool_feature(able, asked[1])
         assert found == lacking
 
 
-def test_octavia_has_a_word_for_each_of_them():
-    words = {say_feature(Feature(option)) for option in EVERY_OPTION}
+def test_every_feature_has_an_octavia_name():
+    words = {feature_name(Feature(option)) for option in EVERY_OPTION}
     assert all(words)
     assert "default_tls_container_ref" in words
-    assert {say_feature(Feature(name, "X")) for name, *_ in CHOICES} == {
+    assert {feature_name(Feature(name, "X")) for name, *_ in CHOICES} == {
         "protocol X",
         "pool protocol X",
         "lb_algorithm X",
@@ -188,31 +194,31 @@ def test_octavia_has_a_word_for_each_of_them():
     }
 
 
-def test_stories_tell_refusals_in_octavias_words():
-    for attribute in WORDS:
-        assert tell_feature(Feature(attribute, "X")) == say_feature(Feature(attribute, "X"))
+def test_cases_use_the_octavia_names_of_features():
+    for attribute in ATTRIBUTE_WORDS:
+        assert describe_feature(Feature(attribute, "X")) == feature_name(Feature(attribute, "X"))
 
 
 ADVICE = " (agents of nodes do more: health.prober = 'agents' in the configuration)"
 
 
 @pytest.mark.parametrize(("provider", "advice"), [("fairlead", ADVICE), ("ovn", "")])
-def test_what_agents_would_do_is_said_where_there_are_none(provider: str, advice: str):
+def test_error_names_features_that_agents_would_add(provider: str, advice: str):
     """Refusals name features that agents would add, except for the provider name that allows only the switch."""
     balancer = DOCUMENTS[WEB]
     assert isinstance(balancer, LoadBalancer)
     listener = replace(balancer.listeners[0], connection_limit=5)
     documents = {**DOCUMENTS, WEB: replace(balancer, provider=provider, listeners=(listener,))}
-    snapshot = apply_changes(EMPTY, Changes(puts=tuple(documents.values())), 1)
+    snapshot = apply_changes(EMPTY_SNAPSHOT, Changes(puts=tuple(documents.values())), 1)
     check = with_advice(checked_by(dataplanes_of(DEFAULT)), DEFAULT)
     with pytest.raises(Unsupported) as refused:
-        at_once(check(snapshot, WEB))
+        run_to_completion(check(snapshot, WEB))
     assert (refused.value.provider, refused.value.advice) == (provider, advice)
 
 
 @pytest.mark.parametrize("asked", [{"protocol": PoolProtocol.PROXY}, {"tls": PoolTls(enabled=True)}], ids=str)
 @pytest.mark.parametrize("provider", ["fairlead", "ovn"])
-def test_ovns_own_probes_never_meet_a_pool_whose_protocol_they_do_not_speak(provider: str, asked: dict[str, Any]):
+def test_ovn_probes_are_rejected_for_pools_with_proxy_or_tls(provider: str, asked: dict[str, Any]):
     """Pools with PROXY or TLS and a monitor are refused without agents, with or without a listener on the pool."""
     balancer = DOCUMENTS[WEB]
     assert isinstance(balancer, LoadBalancer)
@@ -221,10 +227,12 @@ def test_ovns_own_probes_never_meet_a_pool_whose_protocol_they_do_not_speak(prov
     for listeners in (balancer.listeners, ()):
         web = replace(balancer, provider=provider, listeners=listeners, pools=(pool,))
         snapshot = apply_changes(
-            replace(EMPTY, proxied_providers=frozenset()), Changes(puts=(*{**DOCUMENTS, WEB: web}.values(),)), 1
+            replace(EMPTY_SNAPSHOT, proxied_providers=frozenset()),
+            Changes(puts=(*{**DOCUMENTS, WEB: web}.values(),)),
+            1,
         )
         with pytest.raises(Unsupported) as refused:
-            at_once(check(snapshot, WEB))
+            run_to_completion(check(snapshot, WEB))
         assert (refused.value.provider, refused.value.advice) == (provider, ADVICE if provider == "fairlead" else "")
         wanted = Feature("pool.protocol", "PROXY") if "protocol" in asked else Feature("pool.tls.enabled")
-        assert refused.value.asked == wanted
+        assert refused.value.feature == wanted

@@ -23,7 +23,7 @@ from fairlead.model.documents.loadbalancer import (
     Timeouts,
 )
 from fairlead.model.documents.port_ranges import PortRange, one_port
-from fairlead.model.documents.sizes import CIDRS, MEMBERS
+from fairlead.model.documents.sizes import MAX_ALLOWED_CIDRS, MAX_MEMBERS
 from fairlead.model.snapshot import Snapshot
 from harness.hold import MAX_STEPS
 from harness.language import COMMON
@@ -36,7 +36,7 @@ def nowhere(snapshot: Snapshot) -> Snapshot:
     return replace(snapshot, chassis=Map())
 
 
-def test_what_cannot_be_had_is_refused_before_any_node_has_a_proxy() -> None:
+def test_unsupported_listener_is_rejected_before_any_node_has_a_proxy() -> None:
     each = pool("p", replace(member("m1", 1), port=None))
     one = listener("l", 2000, each, ports=(PortRange(80, 81),))
     with pytest.raises(Unsupported, match="several ports"):
@@ -44,25 +44,25 @@ def test_what_cannot_be_had_is_refused_before_any_node_has_a_proxy() -> None:
     assert {} == HAPROXY.compile(nowhere(view([listener("l", 2000)], [])), WEB)
 
 
-def test_refusals_are_the_abilities() -> None:
+def test_rejected_options_match_the_declared_features() -> None:
     granular = SourceIpPersistence(granularity=parse_address("255.255.255.0"))
     its = pool("p", persistence=granular)
     with pytest.raises(Unsupported) as refused:
         rows_of(view([listener("l", 2000, its)], [its]))
-    assert Feature("pool.persistence.granularity") == refused.value.asked
+    assert Feature("pool.persistence.granularity") == refused.value.feature
     assert {ListenerProtocol.UDP, ListenerProtocol.SCTP, ListenerProtocol.ANY}.isdisjoint(ABILITIES.listener_protocols)
     assert {PoolProtocol.UDP, PoolProtocol.SCTP, PoolProtocol.ANY}.isdisjoint(ABILITIES.pool_protocols)
 
 
-def test_zones_are_not_looked_for() -> None:
+def test_zone_locality_is_rejected_for_proxies() -> None:
     """Zone locality is refused for proxies, because a node knows only its own zone."""
     its = pool("p", locality=Locality.ZONE)
     with pytest.raises(Unsupported) as refused:
         rows_of(view([listener("l", 2000, its)], [its]))
-    assert Feature("pool.locality", "ZONE") == refused.value.asked
+    assert Feature("pool.locality", "ZONE") == refused.value.feature
 
 
-def test_no_protocol_is_agreed_with_members_for_who_is_not_looked_into() -> None:
+def test_alpn_is_not_offered_to_members_of_tcp_listeners() -> None:
     its = pool("p", member("m1", 90), tls=PoolTls(enabled=True, alpn_protocols=("h2", "http/1.1")))
     told = [
         next(row.options for row in rows_of(view([one], [its])).values() if isinstance(row, Server))
@@ -71,32 +71,32 @@ def test_no_protocol_is_agreed_with_members_for_who_is_not_looked_into() -> None
     assert [("ssl", "verify", "none", "alpn", "h2,http/1.1"), ("ssl", "verify", "none")] == told
 
 
-def test_one_certificate_is_the_default() -> None:
+def test_first_sni_certificate_is_the_default() -> None:
     tls = ListenerTls(sni_container_refs=("b", "a", "b"))
     rows = rows_of(view([listener("l", 2000, protocol=ListenerProtocol.TERMINATED_HTTPS, tls=tls)], [])).values()
     shown = {row.reference: row.is_default for row in rows if isinstance(row, Certificate)}
     assert {"b": True, "a": False} == shown
 
 
-def test_a_pool_that_no_proxied_listener_leads_to_is_not_looked_at() -> None:
+def test_pool_without_a_proxied_listener_is_not_compiled() -> None:
     its = pool("p", persistence=SourceIpPersistence(granularity=parse_address("255.255.255.0")))
     assert rows_of(view([listener("l", 2000)], [its]))
 
 
-def test_a_member_without_a_port_is_at_the_one_that_the_client_asked_for() -> None:
+def test_member_without_a_port_uses_the_listener_port() -> None:
     its = pool("p", replace(member("m1", 1), port=None), replace(member("m2", 1), port=(PortRange(90, 90),)))
     rows = rows_of(view([listener("l", 2000, its)], [its])).values()
     assert [80, 90] == [row.port for row in rows if isinstance(row, Server)]
 
 
-def test_a_member_that_is_down_at_its_port_is_in_maintenance() -> None:
+def test_down_member_is_in_maintenance_at_that_port() -> None:
     its = pool("p", member("m1", 90), member("m2", 90))
     snapshot = replace(view([listener("l", 2000, its)], [its]), down=Map({"web": frozenset({("m1", 90), ("m2", 91)})}))
     assert [True, False] == [row.maintained for row in rows_of(snapshot).values() if isinstance(row, Server)]
 
 
-def test_as_many_prefixes_as_the_model_lets_come_in() -> None:
-    cidrs = tuple(parse_network(f"10.0.{number}.0/24") for number in range(CIDRS))
+def test_maximum_number_of_allowed_cidrs_is_compiled() -> None:
+    cidrs = tuple(parse_network(f"10.0.{number}.0/24") for number in range(MAX_ALLOWED_CIDRS))
     (row,) = (
         row
         for row in rows_of(view([listener("l", 2000, allowed_cidrs=cidrs)], [])).values()
@@ -107,7 +107,7 @@ def test_as_many_prefixes_as_the_model_lets_come_in() -> None:
     assert all(read_line(" ".join(line)) == line for line in row.lines)
 
 
-def test_time_that_octavia_lets_be_is_less_than_haproxy_counts() -> None:
+def test_longest_octavia_timeout_fits_haproxy() -> None:
     longest = 2_073_600_000
     one = listener("l", 2000, timeouts=Timeouts(client_data=longest, member_connect=longest, member_data=longest))
     assert rows_of(view([one], []))
@@ -115,14 +115,14 @@ def test_time_that_octavia_lets_be_is_less_than_haproxy_counts() -> None:
 
 
 def test_a_thousand_members_are_compiled_in_small_steps() -> None:
-    its = pool("p", *(member(f"m{number}", 80) for number in range(MEMBERS)))
+    its = pool("p", *(member(f"m{number}", 80) for number in range(MAX_MEMBERS)))
     snapshot = view([listener("l", 2000, its)], [its])
     _, longest = longest_between_yields(HAPROXY.compile_in_steps(snapshot, WEB))
     assert longest < MAX_STEPS["reconciler"]
 
 
 @pytest.mark.parametrize("protocol", [PoolProtocol.PROXY, PoolProtocol.PROXYV2])
-def test_an_enabled_policy_changes_no_other_directive(protocol: PoolProtocol) -> None:
+def test_enabling_a_policy_changes_no_other_directive(protocol: PoolProtocol) -> None:
     """Otherwise it needs a new process. Members of its pool expect the destination in PROXY headers."""
     default, special = pool("p", member("m1", 80)), pool("special", member("m2", 80), protocol=protocol)
     one = L7Rule(id="r", type=L7RuleType.PATH, compare_type=L7Comparison.EQUAL_TO, value="/a", **COMMON)
@@ -134,7 +134,7 @@ def test_an_enabled_policy_changes_no_other_directive(protocol: PoolProtocol) ->
     ]
     frontends = [row for its in rows for row in its.values() if isinstance(row, Frontend)]
     assert [len(each.policies) for each in frontends] == [1, 0, 0]
-    assert [each.lasting for each in frontends] == [frontends[0].lasting] * 3
+    assert [each.reload_attributes for each in frontends] == [frontends[0].reload_attributes] * 3
     assert ("tcp-request", "connection", "set-dst-port", "int(80)") in [line[:4] for line in frontends[1].lines]
     assert [its.keys() for its in rows] == [rows[0].keys()] * 3
 
@@ -168,7 +168,7 @@ def test_listeners_share_the_servers_of_a_pool() -> None:
     assert (10, 1, 30) == tuple(sum(isinstance(row, kind) for row in rows) for kind in (Server, Backend, Frontend))
 
 
-def test_listeners_have_backends_of_their_own_where_these_would_differ() -> None:
+def test_listeners_with_different_settings_have_separate_backends() -> None:
     its = pool("p", member("m1", 90))
     slow = Timeouts(member_data=1)
     listeners = [
@@ -186,7 +186,7 @@ def test_listeners_have_backends_of_their_own_where_these_would_differ() -> None
 
 
 @pytest.mark.parametrize("known", [{"protocol": PoolProtocol.PROXYV2}, {"tls": PoolTls(enabled=True)}])
-def test_members_that_learn_of_the_clients_tls_have_a_backend_of_their_own(known: dict[str, object]) -> None:
+def test_pools_that_receive_client_tls_data_have_separate_backends(known: dict[str, object]) -> None:
     """Pools whose members receive TLS attributes of the client get a backend of their own, by PROXY header and SNI
     name."""
     its = pool("p", member("m1", 90), **known)
@@ -194,13 +194,13 @@ def test_members_that_learn_of_the_clients_tls_have_a_backend_of_their_own(known
     assert ["p:http:5000:50000", "p:https:5000:50000"] == backends_of(view(listeners, [its]))
 
 
-def test_members_without_a_port_have_a_backend_for_each_port_of_listeners() -> None:
+def test_members_without_a_port_have_one_backend_per_listener_port() -> None:
     its = pool("p", replace(member("m1", 1), port=None))
     listeners = [listener("l1", 2000, its), listener("l2", 2001, its, ports=one_port(81))]
     assert ["p:http:5000:50000:80", "p:http:5000:50000:81"] == backends_of(view(listeners, [its]))
 
 
-def test_a_backend_of_a_disabled_listener_is_checked_and_left_out() -> None:
+def test_backend_of_a_disabled_listener_is_validated_and_omitted() -> None:
     """A disabled listener has no backend, but its backend is validated; here it sorts before an enabled one that shares
     it."""
     its = pool("p", member("m1", 90))

@@ -10,7 +10,7 @@ from fairlead.dataplane.ovn_chassis import ChassisVariable
 from fairlead.dataplane.ovn_rules import Acl, LogicalRouterPolicy
 from fairlead.model.documents.local_ip import Fallback, Mode
 from fairlead.model.documents.owner import Kind, Owner
-from fairlead.model.documents.sizes import ASSOCIATIONS
+from fairlead.model.documents.sizes import MAX_ASSOCIATIONS
 from fairlead.model.snapshot import Snapshot
 from harness.hold import MAX_STEPS
 from harness.step_counter import step
@@ -42,22 +42,22 @@ def many(replicas: int) -> Snapshot:
         ("net1 fd00::/127", "fd00::1", "of so few addresses"),
     ],
 )
-def test_what_cannot_be_had_is_refused(network: str, address: str, why: str) -> None:
+def test_unsupported_local_ip_is_rejected(network: str, address: str, why: str) -> None:
     with pytest.raises(Unsupported, match=why):
         compile_owner(snapshot_of(f"network {network}\nlocal-ip lip net1 {address}"), LIP)
 
 
 @pytest.mark.parametrize("mode", Mode)
 @pytest.mark.parametrize("fallback", [Fallback.FORWARD, Fallback.REJECT])
-def test_the_largest_is_compiled_in_one_step(mode: Mode, fallback: Fallback) -> None:
-    snapshot = many(ASSOCIATIONS)
+def test_largest_local_ip_is_compiled_in_one_step(mode: Mode, fallback: Fallback) -> None:
+    snapshot = many(MAX_ASSOCIATIONS)
     local_ip = replace(snapshot.local_ips["lip"], mode=mode, fallback=fallback)
     snapshot = replace(snapshot, local_ips=snapshot.local_ips.set("lip", local_ip))
     before = step()
     rows = list(compile_owner(snapshot, LIP).values())
     assert step() - before < MAX_STEPS["reconciler"]
     if mode is Mode.TRANSLATE:
-        assert sum(isinstance(row, ChassisVariable) for row in rows) == ASSOCIATIONS  # two for each chassis
+        assert sum(isinstance(row, ChassisVariable) for row in rows) == MAX_ASSOCIATIONS  # two for each chassis
     else:
-        assert sum(isinstance(row, LogicalRouterPolicy) for row in rows) == ASSOCIATIONS
+        assert sum(isinstance(row, LogicalRouterPolicy) for row in rows) == MAX_ASSOCIATIONS
     assert all(len(row.match) < 20_000 for row in rows if isinstance(row, Acl))

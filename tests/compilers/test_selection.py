@@ -7,7 +7,7 @@ import pytest
 from fairlead.compilers.ovn.selection import selection_fields
 from fairlead.compilers.ovn.tables import Tables
 from fairlead.dataplane.ovn import SOURCE_IPV6
-from fairlead.model.documents.apportionment import LARGEST
+from fairlead.model.documents.apportionment import MAX_SLOTS
 from fairlead.model.documents.loadbalancer import (
     Algorithm,
     Listener,
@@ -43,7 +43,7 @@ def pool(*members: Member, algorithm: Algorithm) -> Pool:
         (Algorithm.SOURCE_IP_PORT, KEPT, 4, NEW_OVN, ("ip_src",)),
     ],
 )
-def test_fields_of_each_algorithm(algorithm, persistence, version, abilities, fields):
+def test_selection_fields_follow_from_algorithm_and_persistence(algorithm, persistence, version, abilities, fields):
     chosen = replace(pool(make_member(0), algorithm=algorithm), persistence=persistence)
     assert fields == selection_fields(abilities, chosen, version)
     assert list(fields) == sorted(fields)
@@ -56,20 +56,20 @@ def backends(chosen: Pool) -> tuple[str, ...]:
 
 @pytest.mark.parametrize(
     ("algorithm", "buckets"),
-    [(Algorithm.ROUND_ROBIN, 2), (Algorithm.SOURCE_IP_PORT, LARGEST), (Algorithm.SOURCE_IP, LARGEST)],
+    [(Algorithm.ROUND_ROBIN, 2), (Algorithm.SOURCE_IP_PORT, MAX_SLOTS), (Algorithm.SOURCE_IP, MAX_SLOTS)],
 )
-def test_a_group_with_fields_keeps_its_number_of_buckets(algorithm, buckets):
+def test_group_with_selection_fields_keeps_its_bucket_count(algorithm, buckets):
     """Open vSwitch takes the bucket whose number wins: one bucket more or less would move clients of all members."""
     two = pool(make_member(0), make_member(1), algorithm=algorithm)
     assert buckets == len(backends(two))
     assert {"10.0.0.1:80", "10.0.0.2:80"} == set(backends(two))
 
 
-def test_a_table_that_doubles_changes_no_bucket_of_a_group_with_fields():
+def test_doubled_slot_table_keeps_the_buckets_of_a_group_with_fields():
     """A document of a pool with few slots and one with all of them are the same group."""
     few = pool(make_member(0), make_member(1), algorithm=Algorithm.SOURCE_IP_PORT)
     (table,) = few.tables
-    assert len(table.ranks[0]) < LARGEST
+    assert len(table.ranks[0]) < MAX_SLOTS
     doubled = replace(few, tables=(replace(table, ranks=tuple(rank * 2 for rank in table.ranks)),))
     assert backends(few) == backends(doubled)
 

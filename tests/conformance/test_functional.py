@@ -50,7 +50,7 @@ def _of_modules(reasons: Mapping[str, Iterable[str]]) -> dict[str, str]:
 WHY, NOT_RUN = _of_modules(DIFFERENT), _of_modules(LEFT_OUT)
 
 
-def test_octavias_functional_tests(tmp_path: Path):
+def test_octavia_functional_tests_pass_as_recorded(tmp_path: Path):
     if not (ENVIRONMENT / ".installed").exists():
         reason = "needs .venv-octavia (scripts/octavia makes it)"
         pytest.fail(reason) if os.environ.get("CI") else pytest.skip(reason)

@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from harness.conformance.cloud import on_ovn, write_configuration
+from harness.conformance.cloud import ovn_cloud, write_configuration
 from harness.conformance.keystone import KEYSTONE_ROLES, PASSWORD
 from harness.conformance.running import summary, tempest
 from harness.fuzz.machine import SCHEMA, SERVER
@@ -29,11 +29,11 @@ NO_MACHINES = [
 ]
 
 
-def test_neutrons_own_tests(tmp_path: Path):
+def test_neutron_tempest_tests_pass(tmp_path: Path):
     if not (INSTALLED.exists() and SERVER.exists() and SCHEMA.exists()):
         reason = f"needs .venv-neutron (scripts/neutron makes it), {SERVER} and {SCHEMA}"
         pytest.fail(reason) if os.environ.get("CI") else pytest.skip(reason)
-    with on_ovn(tmp_path, KEYSTONE_ROLES) as address:
+    with ovn_cloud(tmp_path, KEYSTONE_ROLES) as address:
         public = _make_public_network(address)
         folder = tmp_path / MODULE
         folder.mkdir()

@@ -22,10 +22,16 @@ from pathlib import Path
 
 import pytest
 
-from harness.conformance.cloud import DESCRIBED, PROXIED, on_anything, on_ovn, write_configuration
+from harness.conformance.cloud import (
+    PROVIDER_DESCRIPTIONS,
+    PROXY_PROVIDER_DESCRIPTIONS,
+    accepting_cloud,
+    ovn_cloud,
+    write_configuration,
+)
 from harness.conformance.keystone import KEYSTONE_ROLES, OCTAVIA_ROLES
-from harness.conformance.node import PROXIES_ALONE, WITH_PROXIES
-from harness.conformance.octavia_cloud import on_octavia
+from harness.conformance.node import PROXIES_ONLY, WITH_PROXIES
+from harness.conformance.octavia_cloud import octavia_behind_keystone
 from harness.conformance.running import Outcome, summary, tempest
 from harness.fuzz.machine import SCHEMA, SERVER
 from harness.octavia_plugin.cloud import PROVIDERS
@@ -110,13 +116,13 @@ def _wanted() -> None:
 @pytest.mark.parametrize(
     "called", [pytest.param(each, marks=pytest.mark.tempest if each in MINUTES else ()) for each in RUNS]
 )
-def test_octavias_own_tests(called: str, tmp_path: Path):
+def test_octavia_tempest_tests_pass(called: str, tmp_path: Path):
     run = RUNS[called]
     left_out = LEFT_OUT.get(called, {})
-    on_server = on_octavia if run.octavia else on_ovn
-    proxied = "" if not run.proxies else PROXIES_ALONE if run.octavia else WITH_PROXIES
-    place = on_anything if run.everything else partial(on_server, proxied=proxied)
-    providers = (PROVIDERS,) if run.octavia else PROXIED if run.proxies else DESCRIBED
+    on_server = octavia_behind_keystone if run.octavia else ovn_cloud
+    proxied = "" if not run.proxies else PROXIES_ONLY if run.octavia else WITH_PROXIES
+    place = accepting_cloud if run.everything else partial(on_server, proxied=proxied)
+    providers = (PROVIDERS,) if run.octavia else PROXY_PROVIDER_DESCRIPTIONS if run.proxies else PROVIDER_DESCRIPTIONS
     with place(tmp_path, run.roles) as address:
 
         def work(module: str) -> list[Outcome]:

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.barbican.nodes import AGENT, Place, on_a_node
-from harness.conformance.cloud import PROXIED, write_configuration
+from harness.barbican.nodes import AGENT, NodeWithBarbican, node_with_barbican
+from harness.conformance.cloud import PROXY_PROVIDER_DESCRIPTIONS, write_configuration
 from harness.conformance.keystone import OCTAVIA_ROLES
 from harness.conformance.running import summary, tempest
 from harness.keystone.cloud import REGION, password_of
@@ -45,14 +45,14 @@ class Databases:
 
 
 @contextmanager
-def _doors(place: Place, octavias: bool, folder: Path) -> Iterator[tuple[str, ...]]:
+def _doors(place: NodeWithBarbican, octavias: bool, folder: Path) -> Iterator[tuple[str, ...]]:
     """In the catalogue; the providers that they have."""
     if not octavias:
-        place.cloud.announce(place.server.url)
-        yield PROXIED[-1:]
+        place.cloud.register_fairlead(place.server.url)
+        yield PROXY_PROVIDER_DESCRIPTIONS[-1:]
         return
     networking = f"{place.server.url}/network"
-    place.cloud.enter("network", networking)
+    place.cloud.add_to_catalogue("network", networking)
     ovn = Databases(place.lab.northbound, place.lab.southbound)
     words = (networking, place.server.url, AGENT[1], NETWORK_DRIVER)
     with octavia(folder / "octavia", ovn, place.cloud, *words) as service:
@@ -63,10 +63,10 @@ def _doors(place: Place, octavias: bool, folder: Path) -> Iterator[tuple[str, ..
 
 
 @pytest.mark.parametrize("called", ["tls", "octavia-tls"])
-def test_octavias_own_tests_of_tls(called: str, tmp_path: Path):
-    with on_a_node(tmp_path) as place, _doors(place, called == "octavia-tls", tmp_path) as providers:
+def test_octavia_tempest_tls_tests_pass(called: str, tmp_path: Path):
+    with node_with_barbican(tmp_path) as place, _doors(place, called == "octavia-tls", tmp_path) as providers:
         for role in sorted(OCTAVIA_ROLES - place.cloud.roles.keys()):
-            place.cloud.make("role", role)
+            place.cloud.create("role", role)
         write_configuration(
             tmp_path,
             place.cloud.url.removesuffix("/v3"),

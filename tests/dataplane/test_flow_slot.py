@@ -16,9 +16,7 @@ from fairlead.model.documents.loadbalancer import Transport
         ("2001:db8:1::7", "2001:db8::5", Transport.TCP, 44, 249),
     ],
 )
-def test_flow_has_the_slot_that_the_kernel_gave_it(
-    client: str, vip: str, transport: Transport, slot: int, by_source: int
-) -> None:
+def test_flow_slot_matches_the_kernel(client: str, vip: str, transport: Transport, slot: int, by_source: int) -> None:
     source, destination = ip_address(client), ip_address(vip)
     assert flow_slot((source, 40000), (destination, 443), transport) == slot
     assert source_slot(source, destination) == by_source

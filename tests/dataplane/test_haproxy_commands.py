@@ -6,7 +6,7 @@ from ipaddress import ip_address
 import pytest
 
 from fairlead.dataplane.haproxy import Backend, Certificate, Frontend, HAProxyRow, Process, Server
-from fairlead.dataplane.haproxy_commands import Command, checked, commands, of_servers, renewal
+from fairlead.dataplane.haproxy_commands import Command, checked, commands, of_servers, renewal_commands
 from fairlead.dataplane.haproxy_policies import Policy
 from fairlead.dataplane.rows import Rows, diff
 from fairlead.model.queries.secrets import Role, Secret
@@ -43,7 +43,7 @@ def texts(after: Rows, before: Rows) -> list[str] | None:
         ),
     ],
 )
-def test_a_server_comes_in_maintenance_and_is_let_in_last(server: Server, wanted: list[str]) -> None:
+def test_new_server_starts_in_maintenance_and_is_enabled_last(server: Server, wanted: list[str]) -> None:
     assert wanted == texts(rows(server), {})
 
 
@@ -57,24 +57,26 @@ def test_a_server_comes_in_maintenance_and_is_let_in_last(server: Server, wanted
         ({"number": 2}, None),
     ],
 )
-def test_a_server_changes_as_far_as_it_can(changed: dict[str, object], wanted: list[str] | None) -> None:
+def test_changed_server_is_updated_by_runtime_commands_if_possible(
+    changed: dict[str, object], wanted: list[str] | None
+) -> None:
     after = replace(SERVER, **changed)  # type: ignore[arg-type]
     assert wanted == texts(rows(after), rows(SERVER))
 
 
-def test_a_server_goes_as_soon_as_it_has_no_connections() -> None:
+def test_removed_server_is_deleted_when_its_connections_end() -> None:
     told = commands(diff({}, rows(SERVER)))
     assert (Command(text="set server b/s state maint"), Command(text="del server b/s", may_fail=True)) == told
 
 
-def test_who_comes_comes_before_who_goes() -> None:
+def test_new_server_is_enabled_before_the_old_one_is_deleted() -> None:
     other = replace(SERVER, name="t", number=2)
     found = texts(rows(other), rows(SERVER))
     assert found is not None
     assert [1, 3] == [found.index("enable server b/t"), found.index("del server b/s")]
 
 
-def test_a_certificate_comes_with_its_secret_and_goes() -> None:
+def test_certificate_is_added_with_its_secret_and_removed() -> None:
     secret = Secret(role=Role.CERTIFICATE, reference="ref")
     assert (
         Command(text=f"new ssl cert {PATH}", may_fail=True),
@@ -87,49 +89,49 @@ def test_a_certificate_comes_with_its_secret_and_goes() -> None:
 
 
 @pytest.mark.parametrize(("role", "kind"), [(Role.AUTHORITY, "ca-file"), (Role.REVOCATIONS, "crl-file")])
-def test_every_secret_is_renewed_by_its_kind(role: Role, kind: str) -> None:
+def test_secret_renewal_uses_the_command_of_its_role(role: Role, kind: str) -> None:
     secret = Secret(role=role, reference="ref")
     wanted = [f"set ssl {kind} {secret.path}", f"commit ssl {kind} {secret.path}"]
-    assert wanted == [command.text for command in renewal(secret)]
+    assert wanted == [command.text for command in renewal_commands(secret)]
 
 
 BACKEND = Backend(name="b", process="net", lines=())
 
 
 @pytest.mark.parametrize("row", [PROCESS, FRONTEND, replace(SHOWN, is_default=True)])
-def test_sections_come_change_and_go_with_a_reload(row: HAProxyRow) -> None:
+def test_sections_are_added_changed_and_removed_by_a_reload(row: HAProxyRow) -> None:
     assert texts(rows(row), {}) is None
     assert texts({}, rows(row)) is None
 
 
-def test_a_backend_comes_with_a_reload_and_goes_without() -> None:
+def test_backend_is_added_by_a_reload_and_removed_without() -> None:
     """Nothing in the process leads there any more: else its frontend changes too."""
     assert texts(rows(BACKEND), {}) is None
     assert texts({}, rows(BACKEND)) == []
     assert texts(rows(replace(FRONTEND, lines=())), rows(BACKEND, FRONTEND)) is None
 
 
-def test_a_limit_changes_with_a_reload() -> None:
+def test_connection_limit_changes_by_a_reload() -> None:
     assert texts(rows(replace(FRONTEND, connections=20)), rows(FRONTEND)) is None
 
 
-def test_one_change_that_needs_a_reload_is_enough() -> None:
+def test_any_change_that_needs_a_reload_makes_the_whole_diff_a_reload() -> None:
     assert texts(rows(SERVER, FRONTEND), {}) is None
     assert texts({}, {}) == []
 
 
-def test_what_the_socket_would_take_for_another_command_needs_a_reload() -> None:
+def test_value_with_socket_separators_needs_a_reload() -> None:
     assert texts(rows(replace(SERVER, options=("ciphers", "a;b"))), {}) is None
     assert texts(rows(replace(SERVER, options=("ciphers", "a b"))), {}) is None
 
 
 @pytest.mark.parametrize("changed", [{"mtu": 1300}, {"addresses": ("10.0.0.61/24",)}])
-def test_of_a_place_that_changes_under_it_a_process_need_not_be_told(changed: dict[str, object]) -> None:
+def test_mtu_or_address_change_of_a_proxy_needs_no_command(changed: dict[str, object]) -> None:
     assert texts(rows(replace(PROCESS, **changed)), rows(PROCESS)) == []  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("changed", [{"connections": 2}, {"threads": 2}, {"port": "other"}, {"mac": "other"}])
-def test_how_many_it_takes_and_another_device_are_another_process(changed: dict[str, object]) -> None:
+def test_change_of_limit_threads_port_or_mac_needs_a_new_process(changed: dict[str, object]) -> None:
     assert texts(rows(replace(PROCESS, **changed)), rows(PROCESS)) is None  # type: ignore[arg-type]
 
 

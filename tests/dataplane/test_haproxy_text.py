@@ -8,7 +8,7 @@ import pytest
 from fairlead.dataplane import haproxy_text
 from fairlead.dataplane.haproxy import Backend, Frontend, HAProxyRow, Process, Server
 from fairlead.dataplane.haproxy_policies import Condition, Policy
-from fairlead.dataplane.haproxy_text import Held, Sockets, arrange_all, files, render
+from fairlead.dataplane.haproxy_text import ProcessState, Sockets, assign_all_policy_slots, render, render_files
 
 PROCESS = Process(network="net", port="p", mac="m", mtu=1400, addresses=(), connections=1, threads=1)
 SOCKETS = Sockets(control="/c", peers="/p")
@@ -28,7 +28,9 @@ def rows_of(number: int) -> list[HAProxyRow]:
 
 def test_only_parts_that_differ_are_rendered(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [row for number in range(20) for row in rows_of(number)]
-    held = Held(slots=arrange_all({}, {row.name: row.wanted for row in rows if isinstance(row, Frontend)}))
+    held = ProcessState(
+        slots=assign_all_policy_slots({}, {row.name: row.desired_policies for row in rows if isinstance(row, Frontend)})
+    )
     first, parts = render(PROCESS, rows, SOCKETS, held, {})
     lines = list[object]()
     read = haproxy_text.read_line
@@ -38,13 +40,13 @@ def test_only_parts_that_differ_are_rendered(monkeypatch: pytest.MonkeyPatch) ->
     changed = [replace(row, weight=7) if isinstance(row, Server) and row.backend == "b3" else row for row in rows]
     texts, after = render(PROCESS, changed, SOCKETS, held, parts)
     assert len(lines) - 2 * always == 4, "the backend, its mode, its server, and the end"
-    assert texts == files(PROCESS, changed, SOCKETS, held) != first
+    assert texts == render_files(PROCESS, changed, SOCKETS, held) != first
     assert {name for name in after if after[name] is not parts[name]} == {"backend b3"}
 
 
-def test_parts_that_are_gone_are_forgotten() -> None:
-    parts = render(PROCESS, [*rows_of(1), *rows_of(2)], SOCKETS, Held(), {})[1]
+def test_removed_parts_are_dropped_from_the_cache() -> None:
+    parts = render(PROCESS, [*rows_of(1), *rows_of(2)], SOCKETS, ProcessState(), {})[1]
     assert {"frontend f2", "backend b2", "policies/f2"} <= parts.keys()
-    texts, left = render(PROCESS, rows_of(1), SOCKETS, Held(), parts)
-    assert texts == files(PROCESS, rows_of(1), SOCKETS)
+    texts, left = render(PROCESS, rows_of(1), SOCKETS, ProcessState(), parts)
+    assert texts == render_files(PROCESS, rows_of(1), SOCKETS)
     assert left.keys() == {"frontend f1", "backend b1", "policies/f1"}

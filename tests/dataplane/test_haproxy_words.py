@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.dataplane.haproxy_words import Unwritable, name, read_line, render_line
-from harness.values import FEW
+from harness.values import FEW_EXAMPLES
 
 NASTY = st.lists(
     st.sampled_from(
@@ -18,9 +18,9 @@ WORDS = st.lists(st.one_of(NASTY, st.text(max_size=12)), min_size=1, max_size=6)
 
 
 @pytest.mark.thorough
-@FEW
+@FEW_EXAMPLES
 @given(WORDS)
-def test_a_line_is_read_back_as_the_words_that_were_written_or_refused(words: tuple[str, ...]) -> None:
+def test_rendered_line_reads_back_as_the_same_words_or_is_rejected(words: tuple[str, ...]) -> None:
     try:
         text = render_line(words)
     except Unwritable:
@@ -36,12 +36,12 @@ def _is_text(word: str) -> bool:
 
 
 @pytest.mark.parametrize("word", ["", "a\nb", "a\rb", "a\0b", "\n", "\ud800"])
-def test_what_no_quotes_carry_is_refused(word: str) -> None:
+def test_unquotable_word_is_rejected(word: str) -> None:
     with pytest.raises(Unwritable):
         render_line(("acl", word))
 
 
-def test_a_line_has_as_many_words_as_haproxy_takes() -> None:
+def test_line_is_limited_to_64_words() -> None:
     assert render_line(("a",) * 64)
     with pytest.raises(Unwritable, match="65 words"):
         render_line(("a",) * 65)
@@ -58,23 +58,23 @@ def test_a_line_has_as_many_words_as_haproxy_takes() -> None:
         ("back\\slash", "'back\\slash'"),
     ],
 )
-def test_whatever_is_not_plain_is_quoted(word: str, text: str) -> None:
+def test_special_characters_are_quoted(word: str, text: str) -> None:
     assert f"acl x {text}" == render_line(("acl", "x", word))
 
 
 @pytest.mark.parametrize("text", ['a "b"', "a $HOME", "a 'b", "a \\q", "a \\"])
-def test_the_reader_refuses_what_is_never_written(text: str) -> None:
+def test_reader_rejects_unsupported_quoting(text: str) -> None:
     with pytest.raises(Unwritable):
         read_line(text)
 
 
-def test_the_reader_knows_comments_and_escapes() -> None:
+def test_reader_handles_comments_and_escapes() -> None:
     assert ("a", "b c", "#", "d") == read_line("a b\\ c \\# d # e f")
     assert () == read_line("   # nothing")
     assert ("a",) == read_line("a\0 b")
 
 
 @pytest.mark.parametrize("text", ["", "a b", "a\n", "a'b", "x" * 129, "é", "a/b"])
-def test_a_name_is_plain(text: str) -> None:
+def test_invalid_name_is_rejected(text: str) -> None:
     with pytest.raises(Unwritable):
         name(text)

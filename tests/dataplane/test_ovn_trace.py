@@ -5,12 +5,12 @@ from ipaddress import ip_address, ip_interface
 import pytest
 
 from fairlead.dataplane.ovn_trace import (
-    Echo,
-    Neighbour,
-    Outcome,
+    IcmpEcho,
+    NeighbourPort,
     Sctp,
     Sender,
     Tcp,
+    TraceOutcome,
     Udp,
     Untraceable,
     choose_mac,
@@ -90,29 +90,29 @@ LOST = """\
 @pytest.mark.parametrize(
     ("text", "outcome", "uuid", "port"),
     [
-        (BEGIN + BALANCED + ROUTED + DELIVERED, Outcome.BALANCED, "c6860bf8", "vm2"),
-        (BEGIN + BALANCED, Outcome.BALANCED, "c6860bf8", ""),
-        (BEGIN + REJECTED + BACK, Outcome.NO_MEMBER, "ef4c8fea", ""),
-        (BEGIN + DENIED, Outcome.REFUSED, "e6590a2d", ""),
-        (BEGIN + DENIED_NEWER, Outcome.REFUSED, "e6590a2d", ""),
-        (BEGIN + BALANCED + ROUTED + DENIED, Outcome.REFUSED, "e6590a2d", ""),
-        (BEGIN + ROUTED + CLOSED + BACK, Outcome.NO_LISTENER, "4e3b4cb6", ""),
-        (BEGIN + ROUTED + ASKED + BACK, Outcome.NOBODY, "11111111", ""),
-        (BEGIN + ROUTED + LOST, Outcome.DROPPED, "22222222", ""),
-        (BEGIN + DELIVERED, Outcome.DELIVERED, None, "vm2"),
-        (BEGIN + ROUTED + BACK, Outcome.ANSWERED, None, "client"),
-        (BEGIN, Outcome.DROPPED, "e84f9407", ""),
-        ("", Outcome.DROPPED, None, ""),
+        (BEGIN + BALANCED + ROUTED + DELIVERED, TraceOutcome.BALANCED, "c6860bf8", "vm2"),
+        (BEGIN + BALANCED, TraceOutcome.BALANCED, "c6860bf8", ""),
+        (BEGIN + REJECTED + BACK, TraceOutcome.NO_MEMBER, "ef4c8fea", ""),
+        (BEGIN + DENIED, TraceOutcome.REFUSED, "e6590a2d", ""),
+        (BEGIN + DENIED_NEWER, TraceOutcome.REFUSED, "e6590a2d", ""),
+        (BEGIN + BALANCED + ROUTED + DENIED, TraceOutcome.REFUSED, "e6590a2d", ""),
+        (BEGIN + ROUTED + CLOSED + BACK, TraceOutcome.NO_LISTENER, "4e3b4cb6", ""),
+        (BEGIN + ROUTED + ASKED + BACK, TraceOutcome.UNRESOLVED, "11111111", ""),
+        (BEGIN + ROUTED + LOST, TraceOutcome.DROPPED, "22222222", ""),
+        (BEGIN + DELIVERED, TraceOutcome.DELIVERED, None, "vm2"),
+        (BEGIN + ROUTED + BACK, TraceOutcome.ANSWERED, None, "client"),
+        (BEGIN, TraceOutcome.DROPPED, "e84f9407", ""),
+        ("", TraceOutcome.DROPPED, None, ""),
     ],
 )
-def test_what_came_of_a_packet(text: str, outcome: Outcome, uuid: str | None, port: str):
+def test_outcome_of_a_traced_packet_is_parsed(text: str, outcome: TraceOutcome, uuid: str | None, port: str):
     verdict = judge(text, "client")
     assert (verdict.outcome, verdict.step.uuid if verdict.step else None, verdict.port) == (outcome, uuid, port)
-    slots = {"10.0.0.12:8080": 3, "10.0.0.11:8080": 1} if outcome is Outcome.BALANCED else {}
+    slots = {"10.0.0.12:8080": 3, "10.0.0.11:8080": 1} if outcome is TraceOutcome.BALANCED else {}
     assert verdict.slots == slots
 
 
-def test_steps_say_where_they_were():
+def test_trace_steps_have_pipeline_table_stage_and_priority():
     found = [(step.pipeline, step.table, step.stage, step.priority) for step in parse_steps(BEGIN + ROUTED)]
     assert found == [("ingress", 0, "ls_in_check_port_sec", 50), ("egress", 9, "ls_out_apply_port_sec", 0)]
 
@@ -123,11 +123,11 @@ def test_steps_say_where_they_were():
         ("10.0.0.9", Tcp(port=80), "ip4.dst == 10.0.0.9 && ip.ttl == 64 && tcp.src == 32768 && tcp.dst == 80"),
         ("fd00::9", Udp(port=53), "ip6.dst == fd00::9 && ip.ttl == 64 && udp.src == 32768 && udp.dst == 53"),
         ("10.0.0.9", Sctp(port=9), "sctp.dst == 9"),
-        ("10.0.0.9", Echo(), "icmp4.type == 8 && icmp4.code == 0"),
-        ("fd00::9", Echo(), "icmp6.type == 128 && icmp6.code == 0"),
+        ("10.0.0.9", IcmpEcho(), "icmp4.type == 8 && icmp4.code == 0"),
+        ("fd00::9", IcmpEcho(), "icmp6.type == 128 && icmp6.code == 0"),
     ],
 )
-def test_a_packet_is_written_as_a_microflow(destination: str, packet: Tcp | Udp | Sctp | Echo, words: str):
+def test_a_packet_is_written_as_a_microflow(destination: str, packet: Tcp | Udp | Sctp | IcmpEcho, words: str):
     to = ip_address(destination)
     sender = Sender(port_id="vm", mac="02:00:00:00:00:01", address=ip_address("10.0.0.1"))
     flow = compose_microflow(sender, to, packet, "02:00:00:00:00:02")
@@ -135,8 +135,8 @@ def test_a_packet_is_written_as_a_microflow(destination: str, packet: Tcp | Udp 
     assert flow.endswith(words)
 
 
-def neighbour(mac: str, *addresses: str, router: bool = False) -> Neighbour:
-    return Neighbour(mac=mac, addresses=tuple(map(ip_interface, addresses)), of_router=router)
+def neighbour(mac: str, *addresses: str, router: bool = False) -> NeighbourPort:
+    return NeighbourPort(mac=mac, addresses=tuple(map(ip_interface, addresses)), of_router=router)
 
 
 SWITCH = (
@@ -161,13 +161,13 @@ SWITCH = (
         ("10.0.0.200", "10.0.0.200", "gateway"),  # a VIP answered by a tenant's router
     ],
 )
-def test_whose_mac_a_packet_has(destination: str, next_hop: str, mac: str):
+def test_destination_mac_is_that_of_the_next_hop(destination: str, next_hop: str, mac: str):
     source = ip_address("10.0.0.20" if "." in destination else "fd00::20")
     found = choose_next_hop(SWITCH, source, ip_address(destination))
     assert (str(found), choose_mac(SWITCH, found)) == (next_hop, mac)
 
 
-def test_a_switch_without_a_router_leads_nowhere_else():
+def test_switch_without_a_router_reaches_only_its_own_subnet():
     alone = SWITCH[:1]
     assert str(choose_next_hop(alone, ip_address("10.0.0.20"), ip_address("10.0.0.11"))) == "10.0.0.11"
     with pytest.raises(Untraceable, match=r"192\.0\.2\.9 is not on the switch, and no router there has"):

@@ -6,49 +6,49 @@ from pathlib import Path
 
 import pytest
 
-from harness.apart import Apart
-from harness.haproxy_site import Site, opened_site
+from harness.apart import NetNamespace
+from harness.haproxy_site import HaproxySite, opened_site
 from harness.machines import machine
 from harness.native_host import plain_host
-from harness.ovsdb_server import SCHEMA, Server, require_ovsdb_server
+from harness.ovsdb_server import SCHEMA, OvsdbServer, require_ovsdb_server
 
 
 @pytest.fixture
-def host() -> Iterator[Apart]:
+def host() -> Iterator[NetNamespace]:
     with plain_host() as made:
         yield made
 
 
 @pytest.fixture
-def servers() -> Iterator[list[Server]]:
+def servers() -> Iterator[list[OvsdbServer]]:
     """Yield a list; servers that a test appends are stopped when the test ends."""
     require_ovsdb_server()
-    started: list[Server] = []
+    started: list[OvsdbServer] = []
     yield started
     for server in started:
         server.stop()
 
 
 @pytest.fixture
-def server(tmp_path: Path, servers: list[Server]) -> Server:
+def server(tmp_path: Path, servers: list[OvsdbServer]) -> OvsdbServer:
     """Start a standalone database."""
     subprocess.run(["ovsdb-tool", "create", tmp_path / "db", SCHEMA], check=True)
-    servers.append(Server(tmp_path))
+    servers.append(OvsdbServer(tmp_path))
     servers[0].start()
     return servers[0]
 
 
 @pytest.fixture
-def clustered(tmp_path: Path, servers: list[Server]) -> Server:
+def clustered(tmp_path: Path, servers: list[OvsdbServer]) -> OvsdbServer:
     """Start a cluster of one member, which keeps the history that `monitor_cond_since` needs."""
     subprocess.run(["ovsdb-tool", "create-cluster", tmp_path / "db", SCHEMA, f"unix:{tmp_path}/raft"], check=True)
-    servers.append(Server(tmp_path))
+    servers.append(OvsdbServer(tmp_path))
     servers[0].start()
     return servers[0]
 
 
 @pytest.fixture
-async def site() -> AsyncIterator[Site]:
+async def site() -> AsyncIterator[HaproxySite]:
     async with opened_site() as made:
         yield made
 

@@ -13,10 +13,17 @@ from fairlead.dataplane.haproxy import Frontend
 from fairlead.dataplane.haproxy_policies import MAX_PROCESS_PATTERNS, Condition, Policy
 from fairlead.dataplane.rows import Rows
 from fairlead.drivers.haproxy import file_ownership, process
-from fairlead.drivers.haproxy.file_ownership import Rights
-from fairlead.drivers.haproxy.network import Network, ours
-from fairlead.drivers.haproxy.process import MAX_REPLACED, Program, Running, check_beside, superfluous, write_files
-from fairlead.drivers.haproxy.state import Kept
+from fairlead.drivers.haproxy.file_ownership import FileOwnership
+from fairlead.drivers.haproxy.network import ProxyNetwork, ours
+from fairlead.drivers.haproxy.process import (
+    MAX_REPLACED,
+    Program,
+    RunningProcess,
+    check_draft,
+    superfluous,
+    write_files,
+)
+from fairlead.drivers.haproxy.state import StoredState
 from fairlead.drivers.haproxy.threads import in_thread
 from fairlead.drivers.interface import DriverError
 from fairlead.model.documents.owner import Kind, Owner
@@ -26,8 +33,8 @@ ONE, TWO = (Owner(Kind.LOAD_BALANCER, name) for name in ("one", "two"))
 
 
 @pytest.fixture
-def mine() -> Rights:
-    return Rights(pwd.getpwuid(os.getuid()).pw_name)
+def mine() -> FileOwnership:
+    return FileOwnership(pwd.getpwuid(os.getuid()).pw_name)
 
 
 def inodes(folder: Path) -> dict[str, int]:
@@ -35,7 +42,7 @@ def inodes(folder: Path) -> dict[str, int]:
     return {name: (folder / name).stat().st_ino for name in TEXTS if (folder / name).exists()}
 
 
-def test_only_files_that_differ_are_written(tmp_path: Path, mine: Rights) -> None:
+def test_only_changed_files_are_written(tmp_path: Path, mine: FileOwnership) -> None:
     write_files(tmp_path, TEXTS, mine)
     before = inodes(tmp_path)
     assert before.keys() == TEXTS.keys()
@@ -46,14 +53,16 @@ def test_only_files_that_differ_are_written(tmp_path: Path, mine: Rights) -> Non
     assert inodes(tmp_path) == {"haproxy.cfg": before["haproxy.cfg"]}
 
 
-def test_a_file_with_other_rights_is_written(tmp_path: Path, mine: Rights) -> None:
+def test_file_with_a_wrong_mode_is_rewritten(tmp_path: Path, mine: FileOwnership) -> None:
     write_files(tmp_path, TEXTS, mine)
     (tmp_path / "haproxy.cfg").chmod(0o600)
     write_files(tmp_path, TEXTS, mine)
     assert (tmp_path / "haproxy.cfg").stat().st_mode & 0o777 == 0o640
 
 
-def test_the_user_is_looked_up_once(tmp_path: Path, mine: Rights, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_haproxy_user_is_looked_up_once_per_write(
+    tmp_path: Path, mine: FileOwnership, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found, find = list[str](), pwd.getpwnam
 
     def count(name: str) -> pwd.struct_passwd:
@@ -66,10 +75,10 @@ def test_the_user_is_looked_up_once(tmp_path: Path, mine: Rights, monkeypatch: p
     assert found == [mine.user]
 
 
-async def test_files_are_written_beside_the_event_loop(
-    tmp_path: Path, mine: Rights, monkeypatch: pytest.MonkeyPatch
+async def test_files_are_written_outside_the_event_loop_thread(
+    tmp_path: Path, mine: FileOwnership, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    threads, write = set[threading.Thread](), file_ownership.write_whole
+    threads, write = set[threading.Thread](), file_ownership.write_atomic
 
     def note(*known: Any, **more: Any) -> None:
         threads.add(threading.current_thread())
@@ -78,15 +87,15 @@ async def test_files_are_written_beside_the_event_loop(
     async def accept(*_: Any) -> None:
         return
 
-    monkeypatch.setattr(file_ownership, "write_whole", note)
+    monkeypatch.setattr(file_ownership, "write_atomic", note)
     monkeypatch.setattr(process, "check", accept)
-    await check_beside(tmp_path, TEXTS, mine, Program())
+    await check_draft(tmp_path, TEXTS, mine, Program())
     assert len(inodes(tmp_path / "draft")) == len(TEXTS)
     assert threading.current_thread() not in threads
     assert threads
 
 
-async def test_a_thread_has_ended_when_its_call_is_cancelled() -> None:
+async def test_cancelled_call_waits_for_its_thread_to_end() -> None:
     begun, goes_on, ended = threading.Event(), threading.Event(), list[None]()
 
     def work() -> None:
@@ -109,11 +118,11 @@ def frontend(name: str, patterns: int) -> Rows:
     return {row.key: row}
 
 
-def test_the_patterns_of_a_process_are_bounded_for_all_owners_together(tmp_path: Path) -> None:
+def test_pattern_limit_of_a_process_covers_all_owners(tmp_path: Path) -> None:
     """The owner whose change is one too many gets an error that names it; it may always have fewer than before."""
-    network = Network(Kept(tmp_path))
+    network = ProxyNetwork(StoredState(tmp_path))
     network.check_patterns({ONE: frontend("f", MAX_PROCESS_PATTERNS)})
-    network.kept.owners[ONE] = ours(frontend("f", MAX_PROCESS_PATTERNS))
+    network.state.owners[ONE] = ours(frontend("f", MAX_PROCESS_PATTERNS))
     network.check_patterns({TWO: frontend("g", 0)})
     with pytest.raises(
         DriverError, match=f"load balancer two: .* {MAX_PROCESS_PATTERNS + 1} values .* delete or disable"
@@ -121,14 +130,14 @@ def test_the_patterns_of_a_process_are_bounded_for_all_owners_together(tmp_path:
         network.check_patterns({TWO: frontend("g", 1)})
     with pytest.raises(DriverError):
         network.check_patterns({ONE: frontend("f", MAX_PROCESS_PATTERNS + 1)})
-    network.kept.owners[ONE] = ours(frontend("f", MAX_PROCESS_PATTERNS + 100))
+    network.state.owners[ONE] = ours(frontend("f", MAX_PROCESS_PATTERNS + 100))
     network.check_patterns({ONE: frontend("f", MAX_PROCESS_PATTERNS + 99)})
     network.check_patterns({ONE: frontend("f", 10), TWO: frontend("g", 10)})
 
 
-def test_a_process_with_unknown_connections_ends_in_its_turn() -> None:
+def test_replaced_process_with_unknown_connections_ends_in_turn() -> None:
     """Otherwise each change would end the process that it has just replaced."""
-    replaced = [Running(number, "1") for number in range(MAX_REPLACED + 2)]
+    replaced = [RunningProcess(number, "1") for number in range(MAX_REPLACED + 2)]
     assert superfluous(replaced[:MAX_REPLACED], replaced[:1]) == []
     assert superfluous(replaced, []) == replaced[:2]
     assert superfluous(replaced, replaced[3:5]) == replaced[3:5]

@@ -16,12 +16,21 @@ import pytest
 
 from fairlead.dataplane.rows import diff
 from fairlead.drivers.haproxy import process, supervisor
-from fairlead.drivers.haproxy.process import CONTROL, PID, Program, all_running, left_running
+from fairlead.drivers.haproxy.process import CONTROL, PID, Program, find_processes, find_serving
 from fairlead.drivers.haproxy.runtime import running_pid
-from fairlead.drivers.haproxy.state import Kept
-from fairlead.drivers.interface import Later
+from fairlead.drivers.haproxy.state import StoredState
+from fairlead.drivers.interface import Requeue
 from fairlead.model.documents.loadbalancer import ListenerProtocol
-from harness.haproxy_site import NET, NETWORK, Asking, Site, asked, eventually_answers, rows, sockets_at
+from harness.haproxy_site import (
+    NET,
+    NETWORK,
+    HaproxySite,
+    RepeatingClient,
+    eventually_answers,
+    response_on,
+    rows,
+    sockets_at,
+)
 from harness.ports import free_port
 from harness.proxied import PROGRAM, WEB, listener, member, needs_haproxy, pool
 from harness.waiting import DEADLINE, eventually
@@ -38,11 +47,11 @@ def before_it_starts(patch: pytest.MonkeyPatch) -> None:
 
 
 def while_it_starts(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(process, "_answered", ends_here)
+    patch.setattr(process, "_wait_responding", ends_here)
 
 
 def before_its_number_is_written(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(process, "write_whole", ends_here)
+    patch.setattr(process, "write_atomic", ends_here)
 
 
 def before_others_are_told(patch: pytest.MonkeyPatch) -> None:
@@ -50,14 +59,14 @@ def before_others_are_told(patch: pytest.MonkeyPatch) -> None:
 
 
 def before_it_is_settled(patch: pytest.MonkeyPatch) -> None:
-    write = Kept.write
+    write = StoredState.write
 
-    def end(kept: Kept, *, settled: bool) -> None:
+    def end(kept: StoredState, *, settled: bool) -> None:
         if settled:
             ends_here()
         write(kept, settled=settled)
 
-    patch.setattr(Kept, "write", end)
+    patch.setattr(StoredState, "write", end)
 
 
 MOMENTS = [
@@ -69,22 +78,22 @@ MOMENTS = [
 ]
 
 
-async def upgraded(site: Site, port: int, plain: int, target: int) -> None:
+async def upgraded(site: HaproxySite, port: int, plain: int, target: int) -> None:
     """Its program is another file."""
-    path = Path(site.driver._keeper.program.path)
+    path = Path(site.driver._supervisor.program.path)
     shutil.copy(path, path.with_suffix(".new"))
     path.with_suffix(".new").rename(path)
-    await site.driver.look()
-    assert site.driver._upgrading.task is not None
-    await site.driver._upgrading.task
+    await site.driver.poll()
+    assert site.driver._upgrader.task is not None
+    await site.driver._upgrader.task
 
 
-async def changed(site: Site, port: int, plain: int, target: int) -> None:
-    with suppress(Later):
+async def changed(site: HaproxySite, port: int, plain: int, target: int) -> None:
+    with suppress(Requeue):
         await site.driver.apply(WEB, diff(made(port, plain, target, limit=300), await site.driver.read(WEB)))
     [network] = site.driver._networks.values()
-    assert network.turn.task is not None
-    await network.turn.task
+    assert network.queue.task is not None
+    await network.queue.task
 
 
 def made(port: int, plain: int, target: int, limit: int = 200) -> Any:
@@ -94,8 +103,8 @@ def made(port: int, plain: int, target: int, limit: int = 200) -> Any:
 
 @pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize("replaced", [upgraded, changed])
-async def test_the_next_agent_goes_on_with_who_serves(
-    site: Site,
+async def test_restarted_agent_adopts_the_serving_process_after_an_interruption(
+    site: HaproxySite,
     machines: tuple[int, int],
     moment: Callable[[pytest.MonkeyPatch], None],
     replaced: Callable[..., Any],
@@ -105,14 +114,14 @@ async def test_the_next_agent_goes_on_with_who_serves(
     with ExitStack() as held:
         program = Path(held.enter_context(TemporaryDirectory())) / "haproxy"
         shutil.copy(PROGRAM, program)
-        site.driver._keeper.program = Program(path=str(program), user="")
-        await site.put(NET, NETWORK)
-        await site.put(WEB, made(port, plain, target))
+        site.driver._supervisor.program = Program(path=str(program), user="")
+        await site.apply_until_done(NET, NETWORK)
+        await site.apply_until_done(WEB, made(port, plain, target))
         [folder] = site.folder.glob("*/")
         client = held.enter_context(socket.create_connection(("127.0.0.1", plain), DEADLINE))  # so that it stays
-        assert b"200" in await asyncio.to_thread(asked, client)
+        assert b"200" in await asyncio.to_thread(response_on, client)
         before = sockets_at(port)
-        asking = held.enter_context(Asking(port))
+        asking = held.enter_context(RepeatingClient(port))
         site.allow_replacement()
         with monkeypatch.context() as killed:
             moment(killed)
@@ -122,23 +131,23 @@ async def test_the_next_agent_goes_on_with_who_serves(
         site.driver = site.new()
         await site.driver.open()
         [network] = site.driver._networks.values()
-        await eventually(lambda: network.kept.settled)
+        await eventually(lambda: network.state.is_applied)
         assert sockets_at(port) == before
         for limit in (400, 500):
             site.allow_replacement()
-            await site.put(WEB, made(port, plain, target, limit))
+            await site.apply_until_done(WEB, made(port, plain, target, limit))
             assert network.running is not None
-            assert site.pid == network.running.pid == all_running(folder)[-1].pid
+            assert site.pid == network.running.pid == find_processes(folder)[-1].pid
             assert await running_pid(folder / CONTROL) == site.pid
             assert sockets_at(port) == before
-        assert b"200" in await asyncio.to_thread(asked, client)
+        assert b"200" in await asyncio.to_thread(response_on, client)
         held.pop_all().close()
     assert set(asking.answers) == {"m1"}
-    assert None not in site.said
+    assert None not in site.reported_ports
 
 
-async def test_whose_number_could_not_be_written_is_found(
-    site: Site, machines: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+async def test_process_without_a_written_pid_file_is_found(
+    site: HaproxySite, machines: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ):
     """The folder is full, and the one before it lives on with a connection: the file says nothing then."""
 
@@ -146,37 +155,37 @@ async def test_whose_number_could_not_be_written_is_found(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     port, plain, target = free_port(), free_port(), machines[0]
-    await site.put(NET, NETWORK)
-    await site.put(WEB, made(port, plain, target))
+    await site.apply_until_done(NET, NETWORK)
+    await site.apply_until_done(WEB, made(port, plain, target))
     [folder], first = site.folder.glob("*/"), site.pid
     with socket.create_connection(("127.0.0.1", plain), DEADLINE) as client:
-        assert b"200" in await asyncio.to_thread(asked, client)
+        assert b"200" in await asyncio.to_thread(response_on, client)
         site.allow_replacement()
         with monkeypatch.context() as full:
-            full.setattr(process, "write_whole", refuse)
-            await site.put(WEB, made(port, plain, target, 300))
+            full.setattr(process, "write_atomic", refuse)
+            await site.apply_until_done(WEB, made(port, plain, target, 300))
         [network] = site.driver._networks.values()
         assert network.running is not None
         assert (network.running.pid != first, (folder / PID).exists()) == (True, False)
-        found = await left_running(folder)
+        found = await find_serving(folder)
         assert found is not None
         assert found.pid == network.running.pid
 
 
-async def test_one_that_has_ended_is_not_waited_for_because_another_lives_on_that_it_had_replaced(
-    site: Site, machines: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+async def test_ended_process_is_restarted_without_waiting_for_a_replaced_one(
+    site: HaproxySite, machines: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(process, "READY", 3600.0)  # the test would not see the end of such a wait
+    monkeypatch.setattr(process, "START_TIMEOUT", 3600.0)  # the test would not see the end of such a wait
     port, plain, target = free_port(), free_port(), machines[0]
-    await site.put(NET, NETWORK)
-    await site.put(WEB, made(port, plain, target))
+    await site.apply_until_done(NET, NETWORK)
+    await site.apply_until_done(WEB, made(port, plain, target))
     with socket.create_connection(("127.0.0.1", plain), DEADLINE) as client:
-        assert b"200" in await asyncio.to_thread(asked, client)
+        assert b"200" in await asyncio.to_thread(response_on, client)
         site.allow_replacement()
-        await site.put(WEB, made(port, plain, target, 300))
+        await site.apply_until_done(WEB, made(port, plain, target, 300))
         await site.driver.close()
         os.kill(site.pid, signal.SIGKILL)
         site.driver = site.new()
         await site.driver.open()
         await eventually_answers("m1", port)
-        assert b"200" in await asyncio.to_thread(asked, client)
+        assert b"200" in await asyncio.to_thread(response_on, client)

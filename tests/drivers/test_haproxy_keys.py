@@ -20,9 +20,9 @@ from fairlead.drivers.haproxy import HAProxy
 from fairlead.drivers.haproxy.secrets import is_in_memory
 from fairlead.drivers.interface import DriverError, Unavailable
 from fairlead.model.documents.loadbalancer import Listener, ListenerProtocol, ListenerTls
-from fairlead.model.queries.secrets import Found, Wanted
-from harness.certificates import Authority, Issued
-from harness.haproxy_site import NET, NETWORK, Site, get, opened
+from fairlead.model.queries.secrets import SecretRequest, SecretResponse
+from harness.certificates import Authority, SignedCertificate
+from harness.haproxy_site import NET, NETWORK, HaproxySite, get, opened
 from harness.ports import free_port
 from harness.proxied import WEB, listener, member, needs_haproxy, pool, view
 from harness.waiting import DEADLINE, eventually_equal
@@ -34,36 +34,40 @@ MEMORY = Path("/dev/shm")
 
 
 @dataclass
-class Lender:
+class SecretSource:
     """A server: what it has, by reference, and what it was asked for."""
 
-    has: dict[str, Issued] = field(default_factory=dict)
+    has: dict[str, SignedCertificate] = field(default_factory=dict)
     away: bool = False
     asked: list[str] = field(default_factory=list)
 
-    async def fetch(self, wanted: Sequence[Wanted]) -> Sequence[Found]:
+    async def fetch(self, wanted: Sequence[SecretRequest]) -> Sequence[SecretResponse]:
         if self.away:
             raise Unavailable("no server lends keys")
         self.asked += [each.secret.reference for each in wanted]
         assert {each.balancer_id for each in wanted} == {WEB.id}
         return [self._found(each) for each in wanted]
 
-    def _found(self, each: Wanted) -> Found:
+    def _found(self, each: SecretRequest) -> SecretResponse:
         issued = self.has.get(each.secret.reference)
-        return Found(pem=issued.whole) if issued else Found(refused="the project has no such file")
+        return (
+            SecretResponse(pem=issued.certificate_and_key)
+            if issued
+            else SecretResponse(error="the project has no such file")
+        )
 
 
 @pytest.fixture
-def lender() -> Lender:
-    return Lender({"old": OLD})
+def lender() -> SecretSource:
+    return SecretSource({"old": OLD})
 
 
 @pytest.fixture
-async def site(lender: Lender) -> AsyncIterator[Site]:
+async def site(lender: SecretSource) -> AsyncIterator[HaproxySite]:
     if not MEMORY.exists() or not is_in_memory(MEMORY):
         pytest.skip("there is no tmpfs at /dev/shm")
     folder = Path(tempfile.mkdtemp(dir=MEMORY))
-    async with opened(Site(folder, fetch=lender.fetch)) as made:
+    async with opened(HaproxySite(folder, fetch=lender.fetch)) as made:
         yield made
     shutil.rmtree(folder)
 
@@ -83,88 +87,90 @@ def shown(port: int) -> str:
     return ssl.get_server_certificate(("127.0.0.1", port), timeout=DEADLINE)
 
 
-def lists(site: Site) -> list[str]:
+def lists(site: HaproxySite) -> list[str]:
     """Of certificates, one for each listener, and those that were tried."""
     [folder] = site.folder.glob("*/")
     return sorted(str(each.relative_to(folder)) for each in folder.rglob("lists/*"))
 
 
-def files(site: Site) -> list[Path]:
+def files(site: HaproxySite) -> list[Path]:
     return sorted(site.folder.glob("*/secrets/*"))
 
 
-async def test_what_waits_for_a_key_is_not_said_to_serve_and_the_rest_does(
-    site: Site, lender: Lender, machines: tuple[int, int]
+async def test_listener_without_its_key_is_not_reported_as_serving(
+    site: HaproxySite, lender: SecretSource, machines: tuple[int, int]
 ):
     safe, port, (one, _) = free_port(), free_port(), machines
-    await site.put(NET, NETWORK)
-    await site.put(WEB, rows(one, secure(safe, "new"), listener("one", port, pool("web"))))
-    assert site.said[-1] == {port}
-    assert site.driver.lacks
+    await site.apply_until_done(NET, NETWORK)
+    await site.apply_until_done(WEB, rows(one, secure(safe, "new"), listener("one", port, pool("web"))))
+    assert site.reported_ports[-1] == {port}
+    assert site.driver.has_missing_secrets
     assert await asyncio.to_thread(get, port) == "m1"
     lender.has["new"] = NEW
-    await site.driver.renew()
-    assert site.said[-1] == {port, safe}
-    assert not site.driver.lacks
+    await site.driver.refresh_secrets()
+    assert site.reported_ports[-1] == {port, safe}
+    assert not site.driver.has_missing_secrets
     assert NEW.pem == await asyncio.to_thread(shown, safe)
 
 
-async def test_a_renewal_is_told_to_the_process_that_runs(site: Site, lender: Lender, machines: tuple[int, int]):
+async def test_renewed_certificate_is_loaded_into_the_running_process(
+    site: HaproxySite, lender: SecretSource, machines: tuple[int, int]
+):
     port = free_port()
-    await site.put(NET, NETWORK)
-    await site.put(WEB, rows(machines[0], secure(port, "old")))
+    await site.apply_until_done(NET, NETWORK)
+    await site.apply_until_done(WEB, rows(machines[0], secure(port, "old")))
     first = site.pid
     lender.has["old"] = NEW
-    await site.driver.renew()
+    await site.driver.refresh_secrets()
     assert NEW.pem == await asyncio.to_thread(shown, port)
     del lender.has["old"]
-    await site.driver.renew()
+    await site.driver.refresh_secrets()
     lender.away = True
     with pytest.raises(DriverError, match="no server"):
-        await site.driver.renew()
+        await site.driver.refresh_secrets()
     assert NEW.pem == await asyncio.to_thread(shown, port)  # what cannot be had again is served on
     assert site.pid == first
     [file] = files(site)
-    assert (file.stat().st_mode & 0o777, file.read_text()) == (0o600, NEW.whole)
+    assert (file.stat().st_mode & 0o777, file.read_text()) == (0o600, NEW.certificate_and_key)
 
 
-async def test_a_listener_that_is_served_goes_not_for_want_of_a_new_key(
-    site: Site, lender: Lender, machines: tuple[int, int]
+async def test_listener_keeps_its_old_key_while_the_new_key_is_unavailable(
+    site: HaproxySite, lender: SecretSource, machines: tuple[int, int]
 ):
     port = free_port()
-    await site.put(NET, NETWORK)
+    await site.apply_until_done(NET, NETWORK)
     before = rows(machines[0], secure(port, "old"))
-    await site.put(WEB, before)
+    await site.apply_until_done(WEB, before)
     for lender.away in (False, True):
         with pytest.raises(DriverError, match="listener safe would be served no more: 'new'"):
-            await site.put(WEB, rows(machines[0], secure(port, "new")))
-        assert (await site.driver.read(WEB), site.said[-1]) == (before, {port})
+            await site.apply_until_done(WEB, rows(machines[0], secure(port, "new")))
+        assert (await site.driver.read(WEB), site.reported_ports[-1]) == (before, {port})
         assert OLD.pem == await asyncio.to_thread(shown, port)
     lender.away, lender.has["new"] = False, NEW
-    await site.put(WEB, rows(machines[0], secure(port, "new")))
+    await site.apply_until_done(WEB, rows(machines[0], secure(port, "new")))
     assert NEW.pem == await asyncio.to_thread(shown, port)
     assert len(files(site)) == 1  # that of the other one is gone
 
 
-async def test_another_default_key_is_another_process_and_no_lost_connection_and_one_beside_it_is_told(
-    site: Site, lender: Lender, machines: tuple[int, int]
+async def test_new_default_key_replaces_the_process_and_an_added_key_does_not(
+    site: HaproxySite, lender: SecretSource, machines: tuple[int, int]
 ):
     """So it is with Barbican, where a renewed certificate is another reference."""
     port = free_port()
     lender.has["new"] = NEW
-    await site.put(NET, NETWORK)
-    await site.put(WEB, rows(machines[0], secure(port, "old")))
+    await site.apply_until_done(NET, NETWORK)
+    await site.apply_until_done(WEB, rows(machines[0], secure(port, "old")))
     first = site.pid
-    await site.put(WEB, rows(machines[0], secure(port, "old", "new")))
+    await site.apply_until_done(WEB, rows(machines[0], secure(port, "old", "new")))
     assert site.pid == first
     with closing(connected(port)) as client:
         assert "m1" == await asyncio.to_thread(asked, client)
         site.allow_replacement()
-        await site.put(WEB, rows(machines[0], secure(port, "new")))
+        await site.apply_until_done(WEB, rows(machines[0], secure(port, "new")))
         assert NEW.pem == await asyncio.to_thread(shown, port)
         assert site.pid != first
         assert "m1" == await asyncio.to_thread(asked, client)
-    assert None not in site.said
+    assert None not in site.reported_ports
 
 
 def connected(port: int) -> HTTPSConnection:
@@ -179,33 +185,33 @@ def asked(client: HTTPSConnection) -> str:
     return client.getresponse().read().decode()
 
 
-async def test_a_key_that_came_with_a_change_that_failed_is_served_all_the_same(
-    site: Site, lender: Lender, machines: tuple[int, int]
+async def test_key_obtained_with_a_failed_change_is_still_served(
+    site: HaproxySite, lender: SecretSource, machines: tuple[int, int]
 ):
     port, other = free_port(), free_port()
-    await site.put(NET, NETWORK)
+    await site.apply_until_done(NET, NETWORK)
     waiting = replace(secure(other, "new"), id="waiting")
-    await site.put(WEB, rows(machines[0], secure(port, "old"), waiting))
-    assert site.said[-1] == {port}
+    await site.apply_until_done(WEB, rows(machines[0], secure(port, "old"), waiting))
+    assert site.reported_ports[-1] == {port}
     lender.has["new"] = NEW
     with pytest.raises(DriverError, match="'third'"):
-        await site.put(WEB, rows(machines[0], secure(port, "third"), waiting))
-    await site.driver.renew()
-    assert site.said[-1] == {port, other}
+        await site.apply_until_done(WEB, rows(machines[0], secure(port, "third"), waiting))
+    await site.driver.refresh_secrets()
+    assert site.reported_ports[-1] == {port, other}
     assert (OLD.pem, NEW.pem) == (await asyncio.to_thread(shown, port), await asyncio.to_thread(shown, other))
 
 
-async def test_what_an_agent_did_not_finish_the_next_one_does(
-    site: Site, lender: Lender, machines: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+async def test_restarted_agent_completes_an_unfinished_renewal(
+    site: HaproxySite, lender: SecretSource, machines: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ):
     port = free_port()
-    await site.put(NET, NETWORK)
-    await site.put(WEB, rows(machines[0], secure(port, "old")))
+    await site.apply_until_done(NET, NETWORK)
+    await site.apply_until_done(WEB, rows(machines[0], secure(port, "old")))
     lender.has["old"] = NEW
     with monkeypatch.context() as killed:
-        killed.setattr(HAProxy, "_told", _ends_here)
+        killed.setattr(HAProxy, "_load_renewed", _ends_here)
         with pytest.raises(asyncio.CancelledError):
-            await site.driver.renew()
+            await site.driver.refresh_secrets()
     await site.driver.close()
     site.driver = site.new()
     await site.driver.open()
@@ -216,49 +222,55 @@ async def _ends_here(*_: object) -> bool:
     raise asyncio.CancelledError
 
 
-async def test_keys_outlive_the_agent_and_go_with_the_listener(site: Site, lender: Lender, machines: tuple[int, int]):
+async def test_keys_survive_the_agent_and_are_deleted_with_the_listener(
+    site: HaproxySite, lender: SecretSource, machines: tuple[int, int]
+):
     port = free_port()
-    await site.put(NET, NETWORK)
-    await site.put(WEB, rows(machines[0], secure(port, "old", "new")))
+    await site.apply_until_done(NET, NETWORK)
+    await site.apply_until_done(WEB, rows(machines[0], secure(port, "old", "new")))
     lender.has["new"] = NEW
-    await site.driver.renew()
+    await site.driver.refresh_secrets()
     first = site.pid
     await site.driver.close()
     lender.away = True
     site.driver = site.new()
     await site.driver.open()
-    assert (site.pid, site.said[-1], len(files(site))) == (first, {port}, 2)
-    await site.put(WEB, rows(machines[0]))
+    assert (site.pid, site.reported_ports[-1], len(files(site))) == (first, {port}, 2)
+    await site.apply_until_done(WEB, rows(machines[0]))
     assert files(site) == []
 
 
-async def test_what_the_program_does_not_take_changes_nothing(site: Site, lender: Lender, machines: tuple[int, int]):
+async def test_rejected_certificate_changes_nothing(site: HaproxySite, lender: SecretSource, machines: tuple[int, int]):
     port = free_port()
-    await site.put(NET, NETWORK)
-    await site.put(WEB, rows(machines[0], secure(port, "old")))
+    await site.apply_until_done(NET, NETWORK)
+    await site.apply_until_done(WEB, rows(machines[0], secure(port, "old")))
     first, [file] = site.pid, files(site)
-    lender.has["old"] = Issued(OLD.certificate, NEW.key)
+    lender.has["old"] = SignedCertificate(OLD.certificate, NEW.key)
     with pytest.raises(DriverError):
-        await site.driver.renew()
-    assert (site.pid, file.read_text()) == (first, OLD.whole)
+        await site.driver.refresh_secrets()
+    assert (site.pid, file.read_text()) == (first, OLD.certificate_and_key)
     assert OLD.pem == await asyncio.to_thread(shown, port)
 
 
-async def test_the_list_of_a_listener_that_is_gone_is_gone_too(site: Site, machines: tuple[int, int]):
+async def test_certificate_list_of_a_removed_listener_is_deleted(site: HaproxySite, machines: tuple[int, int]):
     """Or a tenant who makes them and deletes them fills the node's memory."""
     port, one, two = free_port(), free_port(), free_port()
-    await site.put(NET, NETWORK)
+    await site.apply_until_done(NET, NETWORK)
     for number in range(3):
         site.allow_replacement()
-        await site.put(WEB, rows(machines[0], secure(port, "old"), replace(secure(one, "old"), id=f"n{number}")))
+        await site.apply_until_done(
+            WEB, rows(machines[0], secure(port, "old"), replace(secure(one, "old"), id=f"n{number}"))
+        )
     assert lists(site) == ["draft/lists/n2", "draft/lists/safe", "lists/n2", "lists/safe"]
     with pytest.raises(DriverError):
-        await site.put(WEB, rows(machines[0], secure(port, "third"), replace(secure(two, "old"), id="other")))
+        await site.apply_until_done(
+            WEB, rows(machines[0], secure(port, "third"), replace(secure(two, "old"), id="other"))
+        )
     os.kill(site.pid, signal.SIGKILL)
-    await eventually_equal(lambda: site.said[-2:], [None, {port, one}])
+    await eventually_equal(lambda: site.reported_ports[-2:], [None, {port, one}])
     assert OLD.pem == await asyncio.to_thread(shown, port)
     assert [each for each in lists(site) if not each.startswith("draft")] == ["lists/n2", "lists/safe"]
-    await site.put(WEB, {})
+    await site.apply_until_done(WEB, {})
     assert lists(site) == []
 
 
@@ -271,12 +283,12 @@ def disk() -> Iterator[Path]:
         yield Path(folder)
 
 
-async def test_a_disk_gets_no_key(disk: Path, lender: Lender):
-    site = Site(disk, fetch=lender.fetch)
-    await site.put(NET, NETWORK)
-    await site.put(WEB, rows(9, secure(free_port(), "old")))
+async def test_keys_are_written_to_tmpfs_only(disk: Path, lender: SecretSource):
+    site = HaproxySite(disk, fetch=lender.fetch)
+    await site.apply_until_done(NET, NETWORK)
+    await site.apply_until_done(WEB, rows(9, secure(free_port(), "old")))
     with pytest.raises(DriverError, match="on no tmpfs"):
-        await site.driver.renew()
+        await site.driver.refresh_secrets()
     assert (files(site), lender.asked) == ([], [])
-    await site.put(WEB, {})
-    await site.put(NET, {})
+    await site.apply_until_done(WEB, {})
+    await site.apply_until_done(NET, {})

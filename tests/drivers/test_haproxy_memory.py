@@ -11,10 +11,10 @@ from fairlead.drivers.haproxy import liveness
 from fairlead.drivers.haproxy.process import Program
 from fairlead.model.documents.agent_counters import MEMORY_LIMIT_REACHED
 from fairlead.model.documents.loadbalancer import Timeouts
-from harness.haproxy_site import NET, NETWORK, Site, get
+from harness.haproxy_site import NET, NETWORK, HaproxySite, get
 from harness.ports import free_port
 from harness.proxied import PROGRAM, WEB, listener, member, needs_haproxy, pool, view
-from harness.waiting import DEADLINE, eventually_equal, watch_loop
+from harness.waiting import DEADLINE, assert_holds_on_loop, eventually_equal
 
 pytestmark = [needs_haproxy]
 MEMORY = 32
@@ -26,23 +26,23 @@ CLIENT_TIMEOUT = 4_000
 UNFINISHED = b"GET / HTTP/1.1\r\nHost: a\r\nX: " + 8_000 * b"y"
 
 
-async def test_one_that_is_full_says_so_and_goes_on(
-    site: Site, machines: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+async def test_process_at_its_memory_limit_reports_an_error_and_recovers(
+    site: HaproxySite, machines: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is not killed: the connections that it has would end. Its load balancers say why clients are refused."""
-    monkeypatch.setattr(liveness, "LOOK", 0.05)
-    monkeypatch.setattr(liveness, "SILENT", 0.3)
-    monkeypatch.setattr(liveness, "GIVEN_UP", 0.6)
-    site.driver._keeper.program = Program(path=PROGRAM, user="", memory=MEMORY)
+    monkeypatch.setattr(liveness, "CHECK_INTERVAL", 0.05)
+    monkeypatch.setattr(liveness, "UNRESPONSIVE_TIMEOUT", 0.3)
+    monkeypatch.setattr(liveness, "KILL_TIMEOUT", 0.6)
+    site.driver._supervisor.program = Program(path=PROGRAM, user="", memory=MEMORY)
     port = free_port()
-    await site.put(NET, NETWORK)
+    await site.apply_until_done(NET, NETWORK)
     web = pool("web", member("m1", machines[0]))
     front = listener("one", port, web, timeouts=Timeouts(client_data=CLIENT_TIMEOUT))
-    await site.put(WEB, HAPROXY.compile(view([front], [web]), WEB))
+    await site.apply_until_done(WEB, HAPROXY.compile(view([front], [web]), WEB))
     first = site.pid
 
     async def failure() -> str | None:
-        await site.driver.look()
+        await site.driver.poll()
         return site.driver.failure_of(WEB)
 
     assert await failure() is None
@@ -52,13 +52,13 @@ async def test_one_that_is_full_says_so_and_goes_on(
             client.sendall(UNFINISHED)
         why = f"HAProxy has all of its memory, {MEMORY} MB (agent.haproxy_memory_limit): connections are refused"
         await eventually_equal(failure, why)
-        assert site.failing[-1] == [WEB]
+        assert site.failed_owners[-1] == [WEB]
         assert site.driver.counts()[MEMORY_LIMIT_REACHED] == 1
-        await eventually_equal(lambda: site.said[-1], None)
-        await watch_loop(1.5, lambda: site.pid == first)
+        await eventually_equal(lambda: site.reported_ports[-1], None)
+        await assert_holds_on_loop(1.5, lambda: site.pid == first)
     await eventually_equal(failure, None)
-    assert site.failing[-1] == [WEB]
-    await eventually_equal(lambda: site.said[-1], {port})
+    assert site.failed_owners[-1] == [WEB]
+    await eventually_equal(lambda: site.reported_ports[-1], {port})
     assert (site.pid, await asyncio.to_thread(get, port)) == (first, "m1")
     await site.driver.close()
     site.driver = site.new()

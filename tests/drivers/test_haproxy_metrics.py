@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 
 from fairlead.compilers.haproxy import HAPROXY
-from fairlead.dataplane.octavia_metrics import Meter, rendered
+from fairlead.dataplane.octavia_metrics import AccumulatedMetrics, render_metrics
 from fairlead.dataplane.rows import Rows
 from fairlead.drivers.haproxy import metrics
 from fairlead.drivers.haproxy.metrics import SOCKET
-from fairlead.drivers.haproxy.network import Network
+from fairlead.drivers.haproxy.network import ProxyNetwork
 from fairlead.model.documents.loadbalancer import ListenerProtocol
 from fairlead.model.documents.owner import Kind, Owner
-from harness.haproxy_site import NET, NETWORK, Site, get
+from harness.haproxy_site import NET, NETWORK, HaproxySite, get
 from harness.ports import free_port
 from harness.proxied import WEB, listener, member, needs_haproxy, pool, view
-from harness.waiting import DEADLINE, eventually, turns
+from harness.waiting import DEADLINE, eventually, run_ready_tasks
 
 pytestmark = [needs_haproxy, pytest.mark.slow]
 ONE = 'octavia_listener_http_requests_total{listener="one"}'
@@ -59,12 +59,12 @@ async def scraped(at: int, sample: str, wanted: float) -> str:
     return await eventually(scrape_again, f"{sample} {wanted}", is_enough=lambda _: seen == wanted)
 
 
-async def test_one_load_balancer_is_told_by_octavias_names(site: Site, machines: tuple[int, int]):
+async def test_metrics_of_one_load_balancer_use_octavia_names(site: HaproxySite, machines: tuple[int, int]):
     port, at, others = free_port(), free_port(), free_port()
-    await site.put(NET, NETWORK)
-    await site.put(WEB, with_metrics(port, at, member("m1", machines[0])))
+    await site.apply_until_done(NET, NETWORK)
+    await site.apply_until_done(WEB, with_metrics(port, at, member("m1", machines[0])))
     theirs = pool("theirs", member("m2", machines[1]))
-    await site.put(OTHER, HAPROXY.compile(view([listener("two", others, theirs)], [theirs]), WEB))
+    await site.apply_until_done(OTHER, HAPROXY.compile(view([listener("two", others, theirs)], [theirs]), WEB))
     for asked in (port, port, port, others):
         await asyncio.to_thread(get, asked)
     text = await scraped(at, ONE, 3)
@@ -76,38 +76,38 @@ async def test_one_load_balancer_is_told_by_octavias_names(site: Site, machines:
     assert not re.search('two|theirs|m2|exporter|"metrics|haproxy_', text)
     assert {"octavia_loadbalancer_cpu", "octavia_memory_pool_used_bytes"} <= set(re.findall(r"TYPE (\w+)", text))
     assert (await asyncio.to_thread(scrape, at, "/other"))[0] == 404
-    await site.put(OTHER, {})
+    await site.apply_until_done(OTHER, {})
 
 
-async def test_counters_only_grow_over_processes_and_agents(site: Site, machines: tuple[int, int]):
+async def test_counters_never_decrease_across_processes_and_agents(site: HaproxySite, machines: tuple[int, int]):
     port, at, first = free_port(), free_port(), member("m1", machines[0])
-    await site.put(NET, NETWORK)
+    await site.apply_until_done(NET, NETWORK)
     for number, limit in enumerate((100, 200, 300)):
         site.allow_replacement()
-        await site.put(WEB, with_metrics(port, at, first, limit=limit))
+        await site.apply_until_done(WEB, with_metrics(port, at, first, limit=limit))
         if number:
             await asyncio.to_thread(get, port)
         await scraped(at, ONE, 2 * number)
         await asyncio.to_thread(get, port)
         site.allow_replacement()
-        await site.put(WEB, with_metrics(port, at, first, limit=limit + 1))
+        await site.apply_until_done(WEB, with_metrics(port, at, first, limit=limit + 1))
     await scraped(at, ONE, 5)
 
 
-async def test_of_a_place_that_has_ended_nothing_is_kept(site: Site, machines: tuple[int, int]):
+async def test_removed_network_leaves_no_scraped_metrics(site: HaproxySite, machines: tuple[int, int]):
     """Or an agent's memory grows with each network that is made, scraped and deleted."""
     port, at = free_port(), free_port()
-    await site.put(NET, NETWORK)
-    await site.put(WEB, with_metrics(port, at, member("m1", machines[0])))
+    await site.apply_until_done(NET, NETWORK)
+    await site.apply_until_done(WEB, with_metrics(port, at, member("m1", machines[0])))
     await scraped(at, ONE, 0)
     assert len(site.driver._metrics._scraped) == 1
-    await site.put(NET, {})  # the load balancer is there yet
+    await site.apply_until_done(NET, {})  # the load balancer is there yet
     assert site.driver._metrics._scraped == {}
     assert b"503" in await asyncio.to_thread(asked_agent, site)
     assert site.driver._metrics._scraped == {}
 
 
-def asked_agent(site: Site) -> bytes:
+def asked_agent(site: HaproxySite) -> bytes:
     """As a proxy asks that is to end."""
     with socket.socket(socket.AF_UNIX) as client:
         client.connect(str(site.folder / SOCKET))
@@ -115,47 +115,49 @@ def asked_agent(site: Site) -> bytes:
         return client.recv(100)
 
 
-def test_a_load_balancer_whose_listeners_have_just_gone_is_told_of_too():
-    text = rendered(Meter(), frozenset(), frozenset(), memory=1)
+def test_load_balancer_without_listeners_still_has_metrics():
+    text = render_metrics(AccumulatedMetrics(), frozenset(), frozenset(), memory=1)
     assert value(text, "octavia_loadbalancer_listeners") == 0
     assert value(text, "octavia_loadbalancer_requests_total") == 0
 
 
-async def test_a_scrape_that_is_under_way_when_a_place_ends_leaves_nothing(
-    site: Site, machines: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+async def test_scrape_in_progress_while_the_process_ends_leaves_no_metrics(
+    site: HaproxySite, machines: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ):
     port, at, begun, free, ask = free_port(), free_port(), asyncio.Event(), asyncio.Event(), metrics._read
-    looks, look = list[object](), metrics.Metrics._look
+    looks, look = list[object](), metrics.MetricsServer._read_cached
 
     async def wait(*known: Any) -> None:
         begun.set()
         await free.wait()
         await ask(*known)
 
-    async def note(them: metrics.Metrics, network: Network) -> Meter:
+    async def note(them: metrics.MetricsServer, network: ProxyNetwork) -> AccumulatedMetrics:
         looks.append(network)
         return await look(them, network)
 
-    await site.put(NET, NETWORK)
-    await site.put(WEB, with_metrics(port, at, member("m1", machines[0])))
+    await site.apply_until_done(NET, NETWORK)
+    await site.apply_until_done(WEB, with_metrics(port, at, member("m1", machines[0])))
     monkeypatch.setattr(metrics, "_read", wait)
-    monkeypatch.setattr(metrics.Metrics, "_look", note)
+    monkeypatch.setattr(metrics.MetricsServer, "_read_cached", note)
     [network] = site.driver._networks.values()
     scraping = asyncio.ensure_future(asyncio.to_thread(asked_agent, site))
     await begun.wait()
-    ending = asyncio.ensure_future(site.put(WEB, {}))
+    ending = asyncio.ensure_future(site.apply_until_done(WEB, {}))
     late = asyncio.ensure_future(asyncio.to_thread(asked_agent, site))
-    await eventually(lambda: network.turn.task is not None and len(looks) == 2)
-    await turns()
+    await eventually(lambda: network.queue.task is not None and len(looks) == 2)
+    await run_ready_tasks()
     free.set()
     await asyncio.gather(scraping, ending, late)
     assert site.driver._metrics._scraped == {}
 
 
-async def test_while_no_agent_answers_there_are_none_and_the_next_one_has_them(site: Site, machines: tuple[int, int]):
+async def test_metrics_are_unavailable_without_an_agent_and_return_with_the_next(
+    site: HaproxySite, machines: tuple[int, int]
+):
     port, at = free_port(), free_port()
-    await site.put(NET, NETWORK)
-    await site.put(WEB, with_metrics(port, at, member("m1", machines[0])))
+    await site.apply_until_done(NET, NETWORK)
+    await site.apply_until_done(WEB, with_metrics(port, at, member("m1", machines[0])))
     await scraped(at, ONE, 0)
     await site.driver.close()
     assert (await asyncio.to_thread(scrape, at))[0] == 503

@@ -17,15 +17,15 @@ from fairlead.drivers.ovn.northbound.encoder import Encoder
 from fairlead.drivers.ovn.northbound.marks import Mark
 from fairlead.drivers.ovn.southbound.driver import DATABASE, SouthboundReader, SouthboundSettings
 from fairlead.drivers.ovsdb.client import Client, Settings
-from fairlead.drivers.ovsdb.large import LARGE_MESSAGE, LateRows, in_parts
-from fairlead.drivers.ovsdb.protocol import Framer, Notification, Reply, without_collector
+from fairlead.drivers.ovsdb.large import LARGE_MESSAGE, LazyRows, split_rows
+from fairlead.drivers.ovsdb.protocol import Framer, Notification, Reply, gc_disabled
 from fairlead.drivers.ovsdb.remotes import parse_remotes
 from fairlead.drivers.ovsdb.values import Json
 from fairlead.model.documents.health import Endpoint, Health
 from fairlead.model.documents.owner import Kind, Owner
 from fairlead.model.registry.facts import HEALTH, Fact
-from fairlead.runtime.cooperative import in_steps
-from harness.ovsdb_server import SCHEMA, Server
+from fairlead.runtime.cooperative import run_in_steps
+from harness.ovsdb_server import SCHEMA, OvsdbServer
 from harness.step_counter import longest_between_yields
 from harness.waiting import DEADLINE, eventually, eventually_equal
 
@@ -33,7 +33,7 @@ OWNERS, ENDPOINTS, PORTS = 1500, 4000, 10_000
 BROUGHT = 1 << 18  # bytes that arrive from the network at one time
 
 
-async def test_the_northbound_database_is_read(server: Server):
+async def test_northbound_contents_are_read_without_blocking_the_event_loop(server: OvsdbServer):
     backends = tuple(f"10.0.{number}.1:8080" for number in range(128))
     services = (VirtualService(vip="10.1.0.1:80", backends=backends),)
     settings = OvnSettings(remotes=parse_remotes(server.remote), mark="test")
@@ -49,9 +49,9 @@ async def test_the_northbound_database_is_read(server: Server):
         assert len(await driver.read_all()) == OWNERS
 
 
-async def test_all_probes_find_another_thing(tmp_path: Path, servers: list[Server]):
+async def test_changed_results_of_all_probes_do_not_block_the_event_loop(tmp_path: Path, servers: list[OvsdbServer]):
     subprocess.run(["ovsdb-tool", "create", tmp_path / "db", SCHEMA.with_name("ovn-sb.ovsschema")], check=True)
-    servers.append(Server(tmp_path))
+    servers.append(OvsdbServer(tmp_path))
     servers[0].start()
     remotes = parse_remotes(servers[0].remote)
     known: dict[Endpoint, Health | None] = {}
@@ -78,7 +78,7 @@ async def test_all_probes_find_another_thing(tmp_path: Path, servers: list[Serve
         await reader.close()
 
 
-def test_rows_of_a_large_message_are_decoded_when_they_are_asked_for():
+def test_rows_of_a_large_message_are_decoded_lazily():
     rows = {f"u{number}": {"initial": {"name": "x" * 100}} for number in range(5000)} | {"gone": {"delete": None}}
     tables = {"A": rows, "B": {"b": {"modify": {"name": "y"}}}}
     text = repr(["data", "txn", tables]).replace("'", '"').replace("None", "null")
@@ -87,16 +87,16 @@ def test_rows_of_a_large_message_are_decoded_when_they_are_asked_for():
     assert len(text) > LARGE_MESSAGE
     assert (after.id, small.params[2]) == (2, {"A": {}})
     late = message.params[2]
-    assert isinstance(late["A"], LateRows)
+    assert isinstance(late["A"], LazyRows)
     assert {table: dict(each) for table, each in late.items()} == tables
-    parts = [part for part in in_parts(late, 1000) if part]
+    parts = [part for part in split_rows(late, 1000) if part]
     assert parts[0] == {"A": {"gone": {"delete": None}}}
     assert [sum(map(len, part.values())) for part in parts] == [1, *[1000] * 5, 1]
     assert {uuid for part in parts for each in part.values() for uuid in each} == {*rows, "b"}
 
 
 @pytest.mark.parametrize("first", [[True, "txn"], [], None])
-def test_a_large_reply_of_any_form_is_read(first: list[object] | None):
+def test_large_reply_of_any_form_is_read(first: list[object] | None):
     """Large replies of every form are read: a resumed monitor, a new one, and a transaction without <table-updates>."""
     rows = {f"u{number}": {"initial": {"name": "x" * 100}} for number in range(5000)}
     tables = {"A": rows, "B": {"b": {"initial": {}}}}
@@ -109,13 +109,13 @@ def test_a_large_reply_of_any_form_is_read(first: list[object] | None):
         assert (found, message.id, message.error) == (sent["result"], 7, None)
         return
     late = found[-1] if first else found
-    assert isinstance(late["A"], LateRows)
+    assert isinstance(late["A"], LazyRows)
     assert ({table: dict(each) for table, each in late.items()}, message.id, message.error) == (tables, 7, None)
     assert not first or found[:2] == first
 
 
 @pytest.mark.parametrize("size", [1000, 1 << 18, 1 << 24])
-def test_a_large_message_is_the_same_wherever_the_network_cut_it(size: int):
+def test_large_message_is_parsed_equally_for_any_fragmentation(size: int):
     """Messages are parsed equally for any cut: at table ends, with empty tables, braces in texts, and members around
     tables."""
     rows = {f"u{number}": {"initial": {"name": f'}}{{"{number}' + "x" * 190}} for number in range(3000)}
@@ -155,7 +155,7 @@ def plain(value: object) -> object:
             return value
 
 
-def test_a_hundred_thousand_ports_are_framed_and_parted_in_short_steps():
+def test_large_port_table_is_framed_and_split_in_short_steps():
     """The work per network read and per part is the same at every position of the message. Ten thousand ports suffice:
     more ports mean more parts."""
     words = [["neutron:cidrs", "10.0.0.1/24"], ["neutron:device_id", "y" * 36], ["neutron:port_name", "z" * 900]]
@@ -167,12 +167,12 @@ def test_a_hundred_thousand_ports_are_framed_and_parted_in_short_steps():
         found, steps = longest_between_yields(framer.feed(text[at : at + BROUGHT]))
         taken.append(steps)
     (message,) = found
-    parts, steps = longest_between_yields(in_parts(message.result[2], 200))  # type: ignore[union-attr]
+    parts, steps = longest_between_yields(split_rows(message.result[2], 200))  # type: ignore[union-attr]
     assert sum(map(bool, parts)) == PORTS / 200
     assert max(*taken, steps) < 10_000
 
 
-def test_no_look_for_garbage_is_long_after_many_steps():
+def test_garbage_collections_stay_short_after_many_steps():
     """Garbage collections stay short, although the collector's threshold counts allocations and each step keeps
     thousands."""
     looks = list[int]()
@@ -191,7 +191,7 @@ def test_no_look_for_garbage_is_long_after_many_steps():
     try:
         kept = []
         for _ in range(160):
-            with without_collector():
+            with gc_disabled():
                 kept += [{"row": [number]} for number in range(6000)]
             kept.append({})  # may trigger the collector
     finally:
@@ -201,7 +201,7 @@ def test_no_look_for_garbage_is_long_after_many_steps():
 
 
 @pytest.mark.parametrize("before", ["nothing", "others"])
-async def test_values_for_each_of_a_thousand_chassis_are_encoded_in_short_steps(before: str):
+async def test_variables_of_a_thousand_chassis_are_encoded_in_short_steps(before: str):
     """Values of a thousand chassis are encoded in short steps, for eight pools: the maximum with locality."""
 
     def values(port: int) -> Rows:
@@ -213,5 +213,5 @@ async def test_values_for_each_of_a_thousand_chassis_are_encoded_in_short_steps(
     change = diff(values(80), values(81) if before == "others" else NO_ROWS)
     encoder = Encoder(mark=Mark("test"), lock="test", owner=Owner(Kind.LOAD_BALANCER, "lb"), uuid_of=str)
 
-    transaction = await in_steps(encoder.encode_in_steps(change))
+    transaction = await run_in_steps(encoder.encode_in_steps(change))
     assert len(transaction.operations) > 1000

@@ -14,14 +14,14 @@ from fairlead.drivers.native.driver import Native
 from fairlead.drivers.native.netlink import NETFILTER, Message, Netlink, attributes
 from fairlead.drivers.native.nftables import connections
 from fairlead.drivers.native.nftables.connections import DESTINATION_TRANSLATED, FIRST_PACKET, GET
-from fairlead.drivers.native.nftables.ruleset import SECOND
-from fairlead.drivers.native.prerequisites import Ground
-from fairlead.drivers.native.writing import _ends_asking
+from fairlead.drivers.native.nftables.ruleset import SECOND_MARK
+from fairlead.drivers.native.prerequisites import Prerequisites
+from fairlead.drivers.native.writing import _ends_queries
 from fairlead.model.documents.addresses import IPAddress
 from fairlead.model.documents.loadbalancer import Transport
-from fairlead.model.queries.conntrack_flush import Cut
-from harness.apart import Apart, require_root
-from harness.fabric import HOSTS, OWNER, PORT, SILENCE, VIPS, Fabric, fabric, member_address, rows_of
+from fairlead.model.queries.conntrack_flush import TrackedConnection
+from harness.apart import NetNamespace, require_root
+from harness.fabric import HOSTS, NO_REPLY_TIMEOUT, OWNER, PORT, VIPS, Fabric, fabric, member_address, rows_of
 from harness.waiting import DEADLINE
 
 pytestmark = pytest.mark.slow
@@ -34,7 +34,7 @@ THEIRS = f"""
 table inet theirs {{
     chain forward {{
         type filter hook forward priority filter; policy accept;
-        th dport 8080 ct mark set ct mark | {SECOND:#x}
+        th dport 8080 ct mark set ct mark | {SECOND_MARK:#x}
     }}
 }}
 """
@@ -48,14 +48,15 @@ def site() -> Iterator[Fabric]:
         yield made
 
 
-def tracked(host: Apart) -> set[tuple[bytes, int, int, bool]]:
+def tracked(host: NetNamespace) -> set[tuple[bytes, int, int, bool]]:
     """Return the destinations of connections with the mark, and whether they are translated."""
     return {
-        (to, number, port, bool(status & DESTINATION_TRANSLATED)) for to, number, port, status in entries(host, SECOND)
+        (to, number, port, bool(status & DESTINATION_TRANSLATED))
+        for to, number, port, status in entries(host, SECOND_MARK)
     }
 
 
-def entries(host: Apart, mark: int = 0) -> set[tuple[bytes, int, int, int]]:
+def entries(host: NetNamespace, mark: int = 0) -> set[tuple[bytes, int, int, int]]:
     """Return destination and status of all connections, or of those whose mark has one of these bits."""
     found = set()
     with host.inside(), closing(Netlink(NETFILTER)) as netlink:
@@ -68,34 +69,38 @@ def entries(host: Apart, mark: int = 0) -> set[tuple[bytes, int, int, int]]:
 
 
 @pytest.mark.parametrize("version", [4, 6])
-def test_tunnels_are_not_tracked(site: Fabric, version: int) -> None:
+def test_tunnel_packets_bypass_conntrack(site: Fabric, version: int) -> None:
     """Tunnels bypass conntrack, where each flow would take an entry on both hosts; other senders' packets to the port
     do not."""
     site.open(version)
-    site.lead(1)
+    site.route_to(1)
     for number in HOSTS:
         site.serve(number, bytes([1] * 256))
     flows = [site.flow(each, vip, where) for each in BOTH for vip in VIPS for where in (site.client, site.hosts[1])]
-    assert {flow.ask() for flow in flows} == {"m2"}
+    assert {flow.request() for flow in flows} == {"m2"}
     with site.client.inside(), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
         other.sendto(b"x", (str(member_address(1, 4)), min(TUNNEL_PORTS)))
     found = {(host, to) for host in HOSTS for to, _, port, _ in entries(site.hosts[host]) if port in TUNNEL_PORTS}
     assert found == {(1, member_address(1, 4).packed)}
 
 
-def test_those_of_services_whose_slots_come_back_are_forgotten_and_no_others(site: Fabric) -> None:
+def test_entries_of_services_with_returning_slots_are_deleted_and_no_others(site: Fabric) -> None:
     site.open()
     site.hosts[1].nft(THEIRS)
     for number in HOSTS:
         site.serve(number, EVEN)
-    site.lead(3)
-    mine = [flow for flow in (site.flow(Transport.TCP, vip) for vip in VIPS for _ in range(40)) if flow.ask() == "m1"]
-    old = [flow for flow in (site.flow(Transport.TCP, vip) for vip in VIPS for _ in range(40)) if flow.ask() == "m3"]
+    site.route_to(3)
+    mine = [
+        flow for flow in (site.flow(Transport.TCP, vip) for vip in VIPS for _ in range(40)) if flow.request() == "m1"
+    ]
+    old = [
+        flow for flow in (site.flow(Transport.TCP, vip) for vip in VIPS for _ in range(40)) if flow.request() == "m3"
+    ]
     site.serve(1, MOVED, before=BEFORE)
     site.serve(2, MOVED)
     site.serve(3, MOVED)
-    site.lead(1)
-    assert {flow.ask() for flow in old} == {"m3"}
+    site.route_to(1)
+    assert {flow.request() for flow in old} == {"m3"}
     others = [_direct(site.client, member_address(1, version)) for version in (4, 6)]
     asked = {(vip.packed, socket.IPPROTO_TCP, PORT, False) for vip in VIPS}
     direct = {(member_address(1, version).packed, socket.IPPROTO_TCP, 8080, False) for version in (4, 6)}
@@ -110,46 +115,46 @@ def test_those_of_services_whose_slots_come_back_are_forgotten_and_no_others(sit
     site.serve(1, MOVED, before=BEFORE)
     assert tracked(site.hosts[1]) == direct | here
     assert "elements" not in site.hosts[1].run("nft", "list", "set", "inet", "fairlead", "asked4")
-    assert ({flow.ask() for flow in old}, {flow.ask() for flow in mine}) == ({"m3"}, {"m1"})
+    assert ({flow.request() for flow in old}, {flow.request() for flow in mine}) == ({"m3"}, {"m1"})
     for each in others:
         each.close()
 
 
-def _direct(client: Apart, to: IPAddress) -> socket.socket:
+def _direct(client: NetNamespace, to: IPAddress) -> socket.socket:
     with client.inside():
         return socket.create_connection((str(to), 8080), timeout=DEADLINE)
 
 
-def test_who_is_nobodys_for_a_moment_is_asked_about_no_more() -> None:
+def test_service_that_loses_all_slots_ends_forwarding() -> None:
     [there] = [row for row in rows_of(1, EVEN) if isinstance(row, Service) and row.transport is Transport.UDP][:1]
     nobody = replace(there, slots=b"", targets=())
-    assert _ends_asking(there, nobody)
-    assert not _ends_asking(there, there)
-    assert not _ends_asking(nobody, there)
+    assert _ends_queries(there, nobody)
+    assert not _ends_queries(there, there)
+    assert not _ends_queries(nobody, there)
 
 
 @pytest.mark.parametrize("version", [4, 6])
-def test_datagrams_of_a_host_itself_go_where_the_slot_is(site: Fabric, version: int) -> None:
+def test_datagrams_of_a_host_follow_the_slot_and_its_previous_owner(site: Fabric, version: int) -> None:
     """A sender that never pauses, such as a log forwarder, stays tracked when the slot becomes the host's own. Its flow
     stays with the previous owner exactly as long as that owner is in the slot's record."""
     site.open(version)
     for number in HOSTS:
         site.serve(number, EVEN)
     flows = [site.flow(Transport.UDP, vip, site.hosts[1]) for vip in VIPS for _ in range(40)]
-    first = [flow.ask() for flow in flows]
+    first = [flow.request() for flow in flows]
     assert set(first) == {"m1", "m2", "m3"}
     for number in HOSTS:
         site.serve(number, MOVED, before=BEFORE if number == 1 else {})
-    assert [flow.ask() for flow in flows] == first
+    assert [flow.request() for flow in flows] == first
     site.serve(1, MOVED)
     moved = [each if each != "m3" else "m1" for each in first]
-    assert [flow.ask() for flow in flows] == moved
+    assert [flow.request() for flow in flows] == moved
     for number in HOSTS:
         site.serve(number, EVEN)
-    assert [flow.ask() for flow in flows] == moved, "the host's own member knows them"
+    assert [flow.request() for flow in flows] == moved, "the host's own member knows them"
 
 
-def test_datagrams_of_a_host_itself_do_not_get_to_its_own_sockets(site: Fabric) -> None:
+def test_datagrams_of_a_host_never_reach_its_own_sockets(site: Fabric) -> None:
     """Datagrams of a host never reach its own sockets between a slot's change and the deletion of their conntrack
     entry."""
     site.open()
@@ -161,21 +166,19 @@ def test_datagrams_of_a_host_itself_do_not_get_to_its_own_sockets(site: Fabric) 
         own[1].bind(("::", PORT))
         own[1].setblocking(False)
     flows = [site.flow(Transport.UDP, vip, site.hosts[1]) for vip in VIPS]
-    assert [flow.ask() for flow in flows] == ["m2", "m2"]
+    assert [flow.request() for flow in flows] == ["m2", "m2"]
     with closing(own[0]), closing(own[1]), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Ground, "forget_asked", lambda *_: None)
+        patch.setattr(Prerequisites, "flush_queried", lambda *_: None)
         site.serve(1, bytes(256))
         for flow in flows:
-            flow.socket.settimeout(SILENCE)
+            flow.socket.settimeout(NO_REPLY_TIMEOUT)
             with pytest.raises(TimeoutError):
-                flow.ask()
+                flow.request()
         with pytest.raises(BlockingIOError):
             own[1].recv(1)
 
 
-def test_connections_are_not_looked_through_where_nobody_was_asked(
-    site: Fabric, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_conntrack_is_not_dumped_where_no_flow_was_forwarded(site: Fabric, monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[object] = []
     monkeypatch.setattr(connections, "GET", looked)
     dump = Netlink.dump
@@ -197,45 +200,47 @@ def test_connections_are_not_looked_through_where_nobody_was_asked(
     assert not looked
 
 
-def test_what_was_noted_of_services_that_are_gone_goes(site: Fabric) -> None:
+def test_forwarding_records_of_removed_services_are_deleted(site: Fabric) -> None:
     site.open()
     site.serve(1, EVEN)
     site.hosts[1].nft(
         f"add element inet fairlead asked4 {{ {VIPS[0]} . tcp . {PORT}, 203.0.113.99 . tcp . 80 }}\n"
         f"add element inet fairlead asked6 {{ {VIPS[1]} . udp . {PORT}, {VIPS[1]} . tcp . 81 }}"
     )
-    site.do(1, site.drivers[1].close())
+    site.run_on_host(1, site.drivers[1].close())
     site.drivers[1] = Native()
-    site.do(1, site.drivers[1].read_all())
+    site.run_on_host(1, site.drivers[1].read_all())
     four, six = (site.hosts[1].run("nft", "list", "set", "inet", "fairlead", f"asked{each}") for each in (4, 6))
     assert (four.count(" tcp "), four.count("203.0.113.99")) == (1, 0)
     assert (six.count(" udp "), six.count(" tcp ")) == (1, 0)
-    site.do(1, site.drivers[1].apply(OWNER, diff({}, site.applied[1, OWNER])))
+    site.run_on_host(1, site.drivers[1].apply(OWNER, diff({}, site.applied[1, OWNER])))
     for version in (4, 6):
         assert "elements" not in site.hosts[1].run("nft", "list", "set", "inet", "fairlead", f"asked{version}")
 
 
 @pytest.mark.parametrize("version", [4, 6])
-def test_flows_of_members_that_serve_no_more_are_forgotten_and_no_others(site: Fabric, version: int) -> None:
+def test_entries_of_removed_members_are_deleted_and_no_others(site: Fabric, version: int) -> None:
     """Flows whose senders never pause: another member gets them; without a service, no member does."""
     site.open(version)
-    site.lead(1)
+    site.route_to(1)
     site.serve(1, bytes(256))
     vip = next(each for each in VIPS if each.version == version)
     udp, tcp = (site.flow(each, vip) for each in (Transport.UDP, Transport.TCP))
-    assert (udp.ask(), tcp.ask()) == ("m1", "m1")
-    ends = [Cut(each, vip, PORT, member_address(1, version), 8080) for each in BOTH]
+    assert (udp.request(), tcp.request()) == ("m1", "m1")
+    ends = [TrackedConnection(each, vip, PORT, member_address(1, version), 8080) for each in BOTH]
     other = ends[0]._replace(member_port=8081)
-    assert site.do(1, site.drivers[1].flush([*ends, other])) == (0, frozenset(ends)), "rows lead there"
+    assert site.run_on_host(1, site.drivers[1].flush_connections([*ends, other])) == (0, frozenset(ends)), (
+        "rows lead there"
+    )
     here = {(vip.packed, number, PORT, True) for number in (socket.IPPROTO_TCP, socket.IPPROTO_UDP)}
     assert translated(site.hosts[1]) == here
-    site.do(1, site.drivers[1].apply(OWNER, diff({}, site.applied[1, OWNER])))
-    assert site.do(1, site.drivers[1].flush([other])) == (0, frozenset())
+    site.run_on_host(1, site.drivers[1].apply(OWNER, diff({}, site.applied[1, OWNER])))
+    assert site.run_on_host(1, site.drivers[1].flush_connections([other])) == (0, frozenset())
     assert translated(site.hosts[1]) == here
-    assert site.do(1, site.drivers[1].flush([ends[1]])) == (1, frozenset())
+    assert site.run_on_host(1, site.drivers[1].flush_connections([ends[1]])) == (1, frozenset())
     assert {(to, number) for to, number, _, _ in translated(site.hosts[1])} == {(vip.packed, socket.IPPROTO_TCP)}
-    assert tcp.ask() == "m1"
+    assert tcp.request() == "m1"
 
 
-def translated(host: Apart) -> set[tuple[bytes, int, int, bool]]:
+def translated(host: NetNamespace) -> set[tuple[bytes, int, int, bool]]:
     return {(to, number, port, True) for to, number, port, status in entries(host) if status & DESTINATION_TRANSLATED}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import harness.confined
-from harness.apart import Apart, apart, require_root
+from harness.apart import NetNamespace, net_namespace, require_root
 
 pytestmark = pytest.mark.slow
 UNITS = Path(__file__).parents[2] / "packaging" / "systemd"
@@ -15,7 +15,7 @@ AGENT, PROXIES = UNITS / "fairlead-agent.service", UNITS / "fairlead-agent-proxi
 PROGRAM = """
 import asyncio
 from ipaddress import ip_address
-from fairlead.dataplane.native import Way
+from fairlead.dataplane.native import HostTunnel
 from fairlead.dataplane.rows import diff
 from fairlead.drivers.native.driver import Native
 from fairlead.model.documents.owner import Kind, Owner
@@ -25,7 +25,7 @@ async def main():
     driver = Native()
     await driver.open()
     for host in (2, 3):
-        way = Way(host=host, address=host_address(host))
+        way = HostTunnel(host=host, address=host_address(host))
         await driver.apply(Owner(Kind.HOST, f"host{host}"), diff({way.key: way}, {}))
     rows = {row.key: row for row in rows_of(1, bytes(slot % 3 for slot in range(256)))}
     await driver.apply(OWNER, diff(rows, {}))
@@ -37,14 +37,16 @@ asyncio.run(main())
 
 
 @pytest.fixture
-def host() -> Iterator[Apart]:
+def host() -> Iterator[NetNamespace]:
     require_root("/usr/sbin/nft", "/usr/bin/systemd-analyze", "/usr/bin/setpriv")
-    with apart() as made:
+    with net_namespace() as made:
         yield made
 
 
 @pytest.mark.parametrize("units", [(AGENT,), (AGENT, PROXIES)], ids=["agent", "proxies"])
-def test_an_agents_rows_are_written_found_and_removed(host: Apart, units: tuple[Path, ...], tmp_path: Path) -> None:
+def test_agent_in_the_systemd_sandbox_writes_reads_and_removes_rows(
+    host: NetNamespace, units: tuple[Path, ...], tmp_path: Path
+) -> None:
     before = host.run("ip", "rule")
     confined = sys.executable, harness.confined.__file__, ":".join(map(str, units)), str(tmp_path)
     tests = str(Path(__file__).parents[1])

@@ -7,8 +7,8 @@ from fairlead.drivers.native import routing
 from fairlead.drivers.native.driver import Native
 from fairlead.drivers.native.nftables.ruleset import TUNNELS
 from fairlead.drivers.native.routing import read_sysctl
-from harness.apart import Apart
-from harness.native_host import kernel_state, put, way
+from harness.apart import NetNamespace
+from harness.native_host import kernel_state, put, route_row
 
 pytestmark = pytest.mark.slow
 
@@ -22,8 +22,8 @@ class Killed(Exception):
 
 @pytest.mark.parametrize("device", range(len(TUNNELS)))
 @pytest.mark.parametrize("is_removed", [False, True])
-async def test_device_of_an_agent_that_was_killed_is_ours(
-    host: Apart, device: int, is_removed: bool, monkeypatch: pytest.MonkeyPatch
+async def test_device_of_a_killed_agent_is_recognised_as_managed(
+    host: NetNamespace, device: int, is_removed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A device left by a killed agent is recognised, although it has no ownership tag yet."""
     before = kernel_state(host)
@@ -47,8 +47,8 @@ async def test_device_of_an_agent_that_was_killed_is_ours(
             await Native().remove()
             return
         driver = Native()
-        await put(driver, *way())
-        assert await driver.read_all() == dict([way()])
+        await put(driver, *route_row())
+        assert await driver.read_all() == dict([route_row()])
         await driver.remove()
 
     await walk()
@@ -58,7 +58,7 @@ async def test_device_of_an_agent_that_was_killed_is_ours(
 @pytest.mark.parametrize(
     "theirs", [f"{VXLAN} 4790 up", "type bridge", f"{VXLAN} 4999"], ids=["up", "another kind", "another port"]
 )
-async def test_device_of_somebody_else_is_left_alone(host: Apart, theirs: str) -> None:
+async def test_unmanaged_device_is_left_unchanged(host: NetNamespace, theirs: str) -> None:
     host.ip(f"link add fl-table {theirs.removesuffix(' up')}")
     if theirs.endswith(" up"):
         host.ip("link set fl-table up")
@@ -73,13 +73,13 @@ async def test_device_of_somebody_else_is_left_alone(host: Apart, theirs: str) -
 
 @pytest.mark.parametrize("removed", [TUNNELS[:1], TUNNELS[1:], TUNNELS])
 @pytest.mark.parametrize("was", [0, 1])
-async def test_what_the_host_had_is_known_though_devices_were_removed(
-    host: Apart, removed: tuple[str, ...], was: int
+async def test_original_sysctl_is_restored_although_devices_were_removed(
+    host: NetNamespace, removed: tuple[str, ...], was: int
 ) -> None:
-    host.set(ACCEPT_LOCAL, was)
+    host.set_sysctl(ACCEPT_LOCAL, was)
 
     driver = Native()
-    await put(driver, *way())
+    await put(driver, *route_row())
     if removed != TUNNELS:
         await driver.close()
         driver = Native()

@@ -8,16 +8,16 @@ import pytest
 from fairlead.dataplane.native import Vip
 from fairlead.dataplane.rows import diff
 from fairlead.drivers.interface import DriverError, Unavailable
-from fairlead.drivers.native.driver import Kept, Native
+from fairlead.drivers.native.driver import CheckResult, Native
 from fairlead.drivers.native.netlink import ATTEMPTS, Interrupted, Message, Netlink
-from harness.apart import Apart
-from harness.native_host import EVERYTHING, FOUR, ONE, as_rows, put, service, way
+from harness.apart import NetNamespace
+from harness.native_host import ALL_ROWS, FIRST_OWNER, FOUR, as_rows, put, route_row, service
 
 _GET_ADDRESSES, _OTHER_SUBSYSTEMS = 22, 256
-ASKING = as_rows(Vip(address=FOUR, held=True), service())
+ASKING = as_rows(Vip(address=FOUR, is_local=True), service())
 
 
-def come_between(monkeypatch: pytest.MonkeyPatch, comes: Callable[[Message], bool]) -> None:
+def interrupt_dumps(monkeypatch: pytest.MonkeyPatch, comes: Callable[[Message], bool]) -> None:
     """Mark each matching dump as interrupted at its end (NLM_F_DUMP_INTR)."""
     dump = Netlink.dump
 
@@ -29,7 +29,7 @@ def come_between(monkeypatch: pytest.MonkeyPatch, comes: Callable[[Message], boo
     monkeypatch.setattr(Netlink, "dump", interrupted)
 
 
-def at_first(often: int) -> Callable[[Message], bool]:
+def on_first_dump(often: int) -> Callable[[Message], bool]:
     """Match this many dumps of each kind (addresses, rules, routes, devices), then none."""
     had = Counter[Message]()
 
@@ -40,25 +40,25 @@ def at_first(often: int) -> Callable[[Message], bool]:
     return comes
 
 
-async def test_what_somebody_has_changed_meanwhile_is_read_again(host: Apart, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_interrupted_dump_is_repeated(host: NetNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
     """Interrupted dumps are repeated; a host without a default route searches all addresses for one of its own."""
     host.ip("route del default via 10.20.0.1", f"addr add {FOUR}/32 dev lo")
-    come_between(monkeypatch, at_first(3))
+    interrupt_dumps(monkeypatch, on_first_dump(3))
 
-    driver, (owner, its) = Native(), way()
+    driver, (owner, its) = Native(), route_row()
     await put(driver, owner, its)
     with pytest.raises(DriverError, match="itself"):
-        await put(driver, ONE, EVERYTHING)
+        await put(driver, FIRST_OWNER, ALL_ROWS)
     host.ip(f"addr del {FOUR}/32 dev lo")
-    await put(driver, ONE, EVERYTHING)
-    assert await driver.look_after() is Kept.WHOLE
-    assert await driver.read_all() == await Native().look() == {owner: its, ONE: EVERYTHING}
-    await put(driver, ONE, {})
+    await put(driver, FIRST_OWNER, ALL_ROWS)
+    assert await driver.check_and_restore() is CheckResult.UNCHANGED
+    assert await driver.read_all() == await Native().read_only() == {owner: its, FIRST_OWNER: ALL_ROWS}
+    await put(driver, FIRST_OWNER, {})
     await driver.remove()
 
 
-async def test_whoever_never_stops_is_waited_for_no_longer_than_is_said(
-    host: Apart, monkeypatch: pytest.MonkeyPatch
+async def test_dump_that_is_always_interrupted_fails_after_bounded_attempts(
+    host: NetNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Dumps that are always interrupted fail after bounded attempts; earlier writes are read back before the next
     one."""
@@ -71,36 +71,36 @@ async def test_whoever_never_stops_is_waited_for_no_longer_than_is_said(
         asked.append(message)
         return True
 
-    driver, (owner, its) = Native(), way()
+    driver, (owner, its) = Native(), route_row()
     await put(driver, owner, its)
-    come_between(monkeypatch, comes)
+    interrupt_dumps(monkeypatch, comes)
     with pytest.raises(Unavailable):
-        await driver.apply(ONE, diff(EVERYTHING, {}))
+        await driver.apply(FIRST_OWNER, diff(ALL_ROWS, {}))
     assert len(asked) == ATTEMPTS
     is_there[0] = False
-    await put(driver, ONE, EVERYTHING)
-    assert await driver.read_all() == await Native().look() == {owner: its, ONE: EVERYTHING}
+    await put(driver, FIRST_OWNER, ALL_ROWS)
+    assert await driver.read_all() == await Native().read_only() == {owner: its, FIRST_OWNER: ALL_ROWS}
     await driver.remove()
 
 
-async def test_what_was_written_is_read_again_when_it_is_not_known_who_was_asked(
-    host: Apart, monkeypatch: pytest.MonkeyPatch
+async def test_rows_are_read_back_if_reading_the_forwarding_record_fails(
+    host: NetNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Written elements are read back if constant changes of nftables prevented reading the notes of connections."""
-    elsewhere = as_rows(Vip(address=FOUR, held=True), service(slots=bytes(256)))
+    elsewhere = as_rows(Vip(address=FOUR, is_local=True), service(slots=bytes(256)))
     is_there = [True]
 
     def comes(message: Message) -> bool:
         return is_there[0] and b"asked4" in message.body
 
-    driver, (owner, its) = Native(), way()
+    driver, (owner, its) = Native(), route_row()
     await put(driver, owner, its)
-    await put(driver, ONE, ASKING)
-    come_between(monkeypatch, comes)
+    await put(driver, FIRST_OWNER, ASKING)
+    interrupt_dumps(monkeypatch, comes)
     with pytest.raises(Unavailable):
-        await put(driver, ONE, elsewhere)
+        await put(driver, FIRST_OWNER, elsewhere)
     is_there[0] = False
-    assert await driver.read(ONE) == elsewhere
-    await put(driver, ONE, ASKING)
-    assert await driver.read_all() == {owner: its, ONE: ASKING}
+    assert await driver.read(FIRST_OWNER) == elsewhere
+    await put(driver, FIRST_OWNER, ASKING)
+    assert await driver.read_all() == {owner: its, FIRST_OWNER: ASKING}
     await driver.remove()

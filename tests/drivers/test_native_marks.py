@@ -9,8 +9,8 @@ import pytest
 
 from fairlead.dataplane.flow_slot import flow_slot
 from fairlead.model.documents.loadbalancer import Transport
-from harness.apart import Apart, require_root
-from harness.fabric import HOSTS, PORT, VIPS, Fabric, Flow, fabric
+from harness.apart import NetNamespace, require_root
+from harness.fabric import HOSTS, PORT, VIPS, ClientFlow, Fabric, fabric
 
 pytestmark = pytest.mark.slow
 
@@ -45,7 +45,7 @@ def site() -> Iterator[Fabric]:
         yield made
 
 
-def mark(host: Apart, marking: str, priority: str, *, own: bool = True) -> None:
+def mark(host: NetNamespace, marking: str, priority: str, *, own: bool = True) -> None:
     """Add an operator's marking rules, and rules that count packets to the machine behind the host, by mark."""
     bit = 0x40000 if "0x40000" in marking else 2
     hooks = {"prerouting": "filter"} | ({"output": "route"} if own else {})
@@ -55,7 +55,7 @@ def mark(host: Apart, marking: str, priority: str, *, own: bool = True) -> None:
     host.nft(SEEN.replace("BIT", str(bit)))
 
 
-def counted(host: Apart) -> list[int]:
+def counted(host: NetNamespace) -> list[int]:
     """Return the packets to the machine behind the host: those with a mark, and those without."""
     return [
         int(each) for each in re.findall(r"packets (\d+)", host.run("nft", "list", "chain", "inet", "theirs", "marked"))
@@ -64,7 +64,7 @@ def counted(host: Apart) -> list[int]:
 
 @pytest.mark.parametrize("priority", ["mangle - 5", "mangle + 5"])
 @pytest.mark.parametrize("marking", MARKING)
-def test_vips_are_served_and_marks_stay(site: Fabric, marking: str, priority: str) -> None:
+def test_vips_are_served_and_operator_marks_are_kept(site: Fabric, marking: str, priority: str) -> None:
     for host in site.hosts.values():
         mark(host, MARKING[marking], priority, own="number" not in marking)
     site.open()
@@ -73,11 +73,11 @@ def test_vips_are_served_and_marks_stay(site: Fabric, marking: str, priority: st
     for number in HOSTS:
         site.serve(number, EVEN)
     for entry, vip, transport in product(HOSTS, VIPS, BOTH):
-        site.lead(entry)
+        site.route_to(entry)
         flows = [site.flow(transport, vip) for _ in range(8)]
         flows += [site.flow(transport, vip, where) for where in (site.hosts[2], site.members[3]) for _ in range(4)]
         for _ in range(2):
-            assert [flow.ask() for flow in flows] == [_expected(flow) for flow in flows], (entry, vip, transport)
+            assert [flow.request() for flow in flows] == [_expected(flow) for flow in flows], (entry, vip, transport)
     own.close()
     for number, host in site.hosts.items():
         marked, bare = counted(host)
@@ -85,24 +85,24 @@ def test_vips_are_served_and_marks_stay(site: Fabric, marking: str, priority: st
         assert bare == 0, f"{bare} of {marked + bare} packets of host {number} had lost their mark"
 
 
-def test_slots_that_move_keep_their_flows_beside_marks_of_others(site: Fabric) -> None:
+def test_flows_survive_moved_slots_beside_operator_marks(site: Fabric) -> None:
     for host in site.hosts.values():
         mark(host, BIT, "mangle - 5")
     site.open()
     for number in HOSTS:
         site.serve(number, EVEN)
-    site.lead(1)
+    site.route_to(1)
     flows = [site.flow(*each) for each in product(BOTH, VIPS) for _ in range(16)]
-    names = [flow.ask() for flow in flows]
+    names = [flow.request() for flow in flows]
     drained = bytes(slot % 2 if place == 2 else place for slot, place in enumerate(EVEN))
     for number in HOSTS:
         mine = {slot: 3 for slot, place in enumerate(EVEN) if place == 2 and drained[slot] == number - 1}
         site.serve(number, drained, before=mine)
-        assert [flow.ask() for flow in flows] == names, f"host {number} was told"
+        assert [flow.request() for flow in flows] == names, f"host {number} was told"
     for entry in HOSTS:
-        site.lead(entry)
-        assert [flow.ask() for flow in flows] == names, f"by host {entry}"
+        site.route_to(entry)
+        assert [flow.request() for flow in flows] == names, f"by host {entry}"
 
 
-def _expected(flow: Flow) -> str:
+def _expected(flow: ClientFlow) -> str:
     return f"m{EVEN[flow_slot(flow.client, (flow.vip, PORT), flow.transport)] + 1}"

@@ -7,9 +7,9 @@ import pytest
 
 from fairlead.drivers.native.driver import Native
 from fairlead.model.documents.loadbalancer import Transport
-from harness.apart import Apart, require_root
+from harness.apart import NetNamespace, require_root
 from harness.fabric import HOSTS, VIPS, Fabric, fabric
-from harness.native_host import EVERYTHING, ONE, kernel_state, put, way
+from harness.native_host import ALL_ROWS, FIRST_OWNER, kernel_state, put, route_row
 
 EVEN = bytes(slot % 3 for slot in range(256))
 OLDER = 250
@@ -23,7 +23,7 @@ def site() -> Iterator[Fabric]:
         yield made
 
 
-def begin_networkd(host: Apart) -> None:
+def begin_networkd(host: NetNamespace) -> None:
     """Remove rules as networkd does with ManageForeignRoutingPolicyRules=yes, the default (networkd.conf(5))."""
     for version in ("-4", "-6"):
         for line in host.run("ip", version, "-d", "rule").splitlines():
@@ -32,34 +32,34 @@ def begin_networkd(host: Apart) -> None:
 
 
 @pytest.mark.slow
-def test_hosts_are_reached_and_serve_as_before(site: Fabric) -> None:
+def test_traffic_continues_after_networkd_has_removed_the_rules(site: Fabric) -> None:
     """Traffic continues after networkd has removed its rules, without an agent that would restore them."""
     site.open()
     for number in HOSTS:
         site.serve(number, EVEN)
-    site.lead(1)
+    site.route_to(1)
     flows = [site.flow(*each) for each in product((Transport.TCP, Transport.UDP), VIPS) for _ in range(12)]
-    names = [flow.ask() for flow in flows]
+    names = [flow.request() for flow in flows]
     assert set(names) == {"m1", "m2", "m3"}
     for each in site.hosts.values():
         begin_networkd(each)
-    assert [flow.ask() for flow in flows] == names
+    assert [flow.request() for flow in flows] == names
     for number in HOSTS:
         site.client.run("ping", "-c1", "-W2", f"10.20.0.1{number}")
 
 
-async def test_rules_of_an_older_release_are_made_anew_without_a_gap(host: Apart) -> None:
+async def test_rules_of_an_older_release_are_replaced_and_removed(host: NetNamespace) -> None:
     before = kernel_state(host)
 
     driver = Native()
-    await put(driver, *way())
-    await put(driver, ONE, EVERYTHING)
+    await put(driver, *route_row())
+    await put(driver, FIRST_OWNER, ALL_ROWS)
     await driver.close()
     rules = _rules(host)
     for version in ("-4", "-6"):
         _age(host, version)
     begun = Native()
-    assert await begun.read_all() == {way()[0]: way()[1], ONE: EVERYTHING}
+    assert await begun.read_all() == {route_row()[0]: route_row()[1], FIRST_OWNER: ALL_ROWS}
     assert _rules(host) == rules
     await begun.close()
     for version in ("-4", "-6"):
@@ -68,12 +68,12 @@ async def test_rules_of_an_older_release_are_made_anew_without_a_gap(host: Apart
     assert kernel_state(host) == before
 
 
-def _rules(host: Apart) -> list[str]:
+def _rules(host: NetNamespace) -> list[str]:
     """Return the rules sorted, because the order within one preference is undefined."""
     return sorted((host.run("ip", "-d", "rule") + host.run("ip", "-6", "-d", "rule")).splitlines())
 
 
-def _age(host: Apart, version: str) -> None:
+def _age(host: NetNamespace, version: str) -> None:
     lines = [line.partition(":\t") for line in host.run("ip", version, "rule").splitlines()]
     ours = [(place, rule) for place, _, rule in lines if int(place) < 6]
     assert len(ours) == 7

@@ -7,7 +7,7 @@ from itertools import product
 
 import pytest
 
-from fairlead.dataplane.native import Here, Own, Service, Vip
+from fairlead.dataplane.native import LocalMember, LocalMemberAddress, Service, Vip
 from fairlead.dataplane.rows import diff
 from fairlead.drivers.interface import DriverError
 from fairlead.drivers.native.driver import Native
@@ -31,7 +31,7 @@ def site() -> Iterator[Fabric]:
         with made.hosts[1].inside():
             stack.enter_context(socket.create_server(("::", PRIVATE), family=socket.AF_INET6, dualstack_ipv6=True))
         made.open()
-        made.lead(1)
+        made.route_to(1)
         yield made
 
 
@@ -40,9 +40,9 @@ def bridge(vip: IPAddress) -> IPAddress:
     return member_address(1, vip.version) - 1
 
 
-def lead_to(site: Fabric, *addresses: IPAddress) -> None:
+def route_to(site: Fabric, *addresses: IPAddress) -> None:
     """Give each VIP of the first host a member at the host's own address."""
-    rows = [Vip(address=vip, held=True) for vip in VIPS]
+    rows = [Vip(address=vip, is_local=True) for vip in VIPS]
     services = [
         Service(
             vip=vip,
@@ -50,7 +50,7 @@ def lead_to(site: Fabric, *addresses: IPAddress) -> None:
             port=PORT,
             by_source=False,
             slots=bytes(256),
-            targets=(Here(address=address, port=PRIVATE),),
+            targets=(LocalMember(address=address, port=PRIVATE),),
         )
         for vip, address in product(VIPS, addresses)
         if vip.version == address.version
@@ -59,21 +59,21 @@ def lead_to(site: Fabric, *addresses: IPAddress) -> None:
 
 
 @pytest.mark.parametrize("where", ["client", "member", "host"])
-def test_no_service_leads_to_the_sockets_of_a_host(site: Fabric, where: str) -> None:
+def test_services_never_lead_to_undeclared_addresses_of_a_host(site: Fabric, where: str) -> None:
     """Members at a host's undeclared addresses are unreachable, although tenants may have members in these prefixes."""
     place = {"client": site.client, "member": site.members[1], "host": site.hosts[1]}[where]
-    lead_to(site, *map(bridge, VIPS))
+    route_to(site, *map(bridge, VIPS))
     for vip in VIPS:
         with pytest.raises(ConnectionRefusedError):
             site.flow(Transport.TCP, vip, place)
 
 
 @pytest.mark.parametrize("where", ["client", "member", "host"])
-def test_members_run_on_hosts_where_that_is_declared(site: Fabric, where: str) -> None:
+def test_member_at_a_declared_host_address_is_served(site: Fabric, where: str) -> None:
     place = {"client": site.client, "member": site.members[1], "host": site.hosts[1]}[where]
     own = [host_address(1, vip.version) for vip in VIPS]
-    lead_to(site, *own)
-    site.put(1, [Own(address=each) for each in own], OWN)
+    route_to(site, *own)
+    site.put(1, [LocalMemberAddress(address=each) for each in own], OWN)
     for vip in VIPS:
         assert site.flow(Transport.TCP, vip, place)
     site.put(1, [], OWN)
@@ -82,19 +82,19 @@ def test_members_run_on_hosts_where_that_is_declared(site: Fabric, where: str) -
             site.flow(Transport.TCP, vip, place)
 
 
-def test_declared_addresses_are_found_again_and_are_one_owners(site: Fabric) -> None:
+def test_declared_addresses_are_read_back_and_have_one_owner(site: Fabric) -> None:
     """Declared addresses are read back and have one owner; they move to a host's new name after the old one released
     them."""
-    rows = [Own(address=host_address(1, version)) for version in (4, 6)]
+    rows = [LocalMemberAddress(address=host_address(1, version)) for version in (4, 6)]
     named = {row.key: row for row in rows}
     site.put(1, rows, OWN)
     again = Native()
-    assert site.do(1, again.read_all())[OWN] == named
+    assert site.run_on_host(1, again.read_all())[OWN] == named
     with pytest.raises(DriverError, match="is of host/host1"):
-        site.do(1, again.apply(OTHER, diff(named, {})))
-    site.do(1, again.apply_all({OWN: diff({}, named), OTHER: diff(named, {})}))
+        site.run_on_host(1, again.apply(OTHER, diff(named, {})))
+    site.run_on_host(1, again.apply_all({OWN: diff({}, named), OTHER: diff(named, {})}))
     fresh = Native()
-    found = site.do(1, fresh.read_all())
+    found = site.run_on_host(1, fresh.read_all())
     assert (found.get(OWN, {}), found[OTHER]) == ({}, named)
     for each in (again, fresh):
-        site.do(1, each.close())
+        site.run_on_host(1, each.close())

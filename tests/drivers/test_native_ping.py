@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 
 from fairlead.model.documents.addresses import IPAddress
-from harness.apart import Apart, require_root
+from harness.apart import NetNamespace, require_root
 from harness.fabric import HOSTS, VIPS, Fabric, fabric
 
 pytestmark = pytest.mark.slow
@@ -24,19 +24,19 @@ def site() -> Iterator[Fabric]:
         yield made
 
 
-def answers(where: Apart, to: IPAddress, size: int = 56) -> bool:
+def answers(where: NetNamespace, to: IPAddress, size: int = 56) -> bool:
     with where.inside():
         asked = ["ping", "-n", "-c1", "-W1", f"-s{size}", str(to)]
         return subprocess.run(asked, capture_output=True, check=False).returncode == 0
 
 
 @pytest.mark.parametrize("slots", [EVEN, bytes(256), b""], ids=["all serve", "one serves", "nobody serves"])
-def test_vip_answers_whichever_host_gets_the_ping(site: Fabric, slots: bytes) -> None:
+def test_every_host_answers_pings_of_a_vip(site: Fabric, slots: bytes) -> None:
     site.open()
     for number in HOSTS:
         site.serve(number, slots)
     for entry, vip in product(HOSTS, VIPS):
-        site.lead(entry)
+        site.route_to(entry)
         assert answers(site.client, vip), f"{vip} by host {entry}"
         assert answers(site.client, vip, LARGE), f"{vip} by host {entry}, in fragments"
     for vip in VIPS:
@@ -44,10 +44,10 @@ def test_vip_answers_whichever_host_gets_the_ping(site: Fabric, slots: bytes) ->
         assert answers(site.members[2], vip), f"{vip} from behind a host"
 
 
-def test_who_is_not_among_the_clients_is_answered_all_the_same(site: Fabric) -> None:
+def test_client_outside_the_allowed_cidrs_still_gets_ping_replies(site: Fabric) -> None:
     site.open()
     for number in HOSTS:
         site.serve(number, EVEN, clients=())
-    site.lead(1)
+    site.route_to(1)
     for vip in VIPS:
         assert answers(site.client, vip)

@@ -16,15 +16,15 @@ from fairlead.drivers.native.nftables.elements import Elements, Shape
 from fairlead.drivers.native.nftables.ruleset import SHAPES
 from fairlead.model.documents.loadbalancer import Transport
 from fairlead.model.documents.owner import Owner
-from harness.apart import Apart, require_root
-from harness.fabric import HOSTS, VIPS, Fabric, Flow, fabric
-from harness.native_host import EVERYTHING, ONE, put, way
+from harness.apart import NetNamespace, require_root
+from harness.fabric import HOSTS, VIPS, ClientFlow, Fabric, fabric
+from harness.native_host import ALL_ROWS, FIRST_OWNER, put, route_row
 from harness.waiting import DEADLINE, wait_until
 
 pytestmark = pytest.mark.slow
 
 EVEN = bytes(slot % 3 for slot in range(256))
-WHOLE = {way()[0]: way()[1], ONE: EVERYTHING}
+WHOLE = {route_row()[0]: route_row()[1], FIRST_OWNER: ALL_ROWS}
 RULES = text.rules()
 UNANSWERED = 8
 """Datagrams of a flow; those of all flows fit into the socket buffer of one member."""
@@ -74,7 +74,7 @@ def release(rules: Callable[[], str], patch: pytest.MonkeyPatch) -> Iterator[Non
 
 @pytest.fixture(autouse=True)
 def carried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(renewal, "CARRIED", {"pattern": _swapped, "ways": _resized})
+    monkeypatch.setattr(renewal, "CONVERSIONS", {"pattern": _swapped, "ways": _resized})
 
 
 async def renewed() -> None:
@@ -96,42 +96,40 @@ async def found() -> Mapping[Owner, Rows]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rules", [other_rules, other_types])
-def test_no_packet_is_lost_while_another_release_takes_over(
-    site: Fabric, rules: Callable[[], str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rule_upgrade_loses_no_packet(site: Fabric, rules: Callable[[], str], monkeypatch: pytest.MonkeyPatch) -> None:
     site.open()
     for number in HOSTS:
         site.serve(number, EVEN)
-    site.lead(1)
+    site.route_to(1)
     flows = [
         site.flow(transport, vip) for transport in (Transport.UDP, Transport.TCP) for vip in VIPS for _ in range(9)
     ]
-    names = [flow.ask() for flow in flows]
+    names = [flow.request() for flow in flows]
     assert set(names) == {"m1", "m2", "m3"}
     with _steady(flows[:18]) as lost:
         for _ in range(3):
             with release(rules, monkeypatch):
                 for number in HOSTS:
-                    site.do(number, renewed())
-                assert [flow.ask() for flow in flows[18:]] == names[18:]
+                    site.run_on_host(number, renewed())
+                assert [flow.request() for flow in flows[18:]] == names[18:]
             for number in HOSTS:
-                site.do(number, renewed())
+                site.run_on_host(number, renewed())
     assert lost == {flow.client: 0 for flow in flows[:18]}
-    assert [flow.ask() for flow in flows] == names
+    assert [flow.request() for flow in flows] == names
     for number in HOSTS:
-        found = site.do(number, site.drivers[number].read_all())
+        found = site.run_on_host(number, site.drivers[number].read_all())
         assert found == {owner: rows for (at, owner), rows in site.applied.items() if at == number}
 
 
 @contextmanager
-def _steady(flows: list[Flow]) -> Iterator[dict[tuple[object, int], int]]:
+def _steady(flows: list[ClientFlow]) -> Iterator[dict[tuple[object, int], int]]:
     """Send datagrams of each flow every few milliseconds, with at most `UNANSWERED` in flight per flow. Yield the
     counts of unanswered datagrams by flow, which are complete after the block."""
     lost: dict[tuple[object, int], int] = {}
     sent = {flow.client: 0 for flow in flows}
     ended = threading.Event()
 
-    def talk(flow: Flow) -> None:
+    def talk(flow: ClientFlow) -> None:
         answered = 0
         flow.socket.setblocking(False)
         while not ended.wait(0.005):
@@ -165,8 +163,8 @@ def _steady(flows: list[Flow]) -> Iterator[dict[tuple[object, int], int]]:
 
 
 @pytest.mark.parametrize("rules", [other_rules, other_types])
-async def test_rows_are_those_that_were_there_and_rules_are_those_of_the_release(
-    host: Apart, rules: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+async def test_rule_upgrade_keeps_rows_and_installs_the_rules_of_the_release(
+    host: NetNamespace, rules: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver = Native()
     for owner, rows in WHOLE.items():
@@ -179,15 +177,15 @@ async def test_rows_are_those_that_were_there_and_rules_are_those_of_the_release
     assert other != before
     assert "fairlead-next" not in other
     if rules is other_types:
-        assert await Native().look() == {}, "what its elements mean is not known"
+        assert await Native().read_only() == {}, "what its elements mean is not known"
     assert await found() == WHOLE
     assert sorted(host.run("nft", "list", "ruleset").splitlines()) == sorted(before.splitlines())
     await Native().remove()
 
 
 @pytest.mark.parametrize("calls", range(12))
-async def test_agent_that_is_killed_meanwhile_is_gone_on_for(
-    host: Apart, calls: int, monkeypatch: pytest.MonkeyPatch
+async def test_interrupted_rule_upgrade_is_completed_by_the_next_agent(
+    host: NetNamespace, calls: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An upgrade that is killed after any number of transactions is completed by the next agent."""
 
@@ -224,7 +222,7 @@ class _Killing:
         return transact
 
 
-async def test_both_tables_go_where_an_agent_was_killed_meanwhile(host: Apart) -> None:
+async def test_removal_deletes_both_tables_of_an_interrupted_upgrade(host: NetNamespace) -> None:
     await renewed()
     host.nft("table inet fairlead-next { flags dormant; }")
     await Native().remove()

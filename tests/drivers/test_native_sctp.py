@@ -18,19 +18,19 @@ from fairlead.dataplane.flow_slot import flow_slot, source_slot
 from fairlead.dataplane.native import Service
 from fairlead.model.documents.addresses import IPAddress
 from fairlead.model.documents.loadbalancer import Transport
-from fairlead.model.queries.statistics import Announced, CountedService
+from fairlead.model.queries.statistics import AnnouncedPlace, CountedService
 from fairlead.node.prober import IPPROTO_SCTP
-from harness.apart import Apart, require_root
-from harness.associations import HEARTBEAT, Association, Member, answering, begin, chunk
-from harness.fabric import BEHIND, HOSTS, PORT, SILENCE, VIPS, Fabric, fabric, member_address, rows_of
+from harness.apart import NetNamespace, require_root
+from harness.associations import HEARTBEAT, Association, SctpMember, answering, chunk, create_association
+from harness.fabric import HOSTS, MEMBER_PORT, NO_REPLY_TIMEOUT, PORT, VIPS, Fabric, fabric, member_address, rows_of
 from harness.fabric_counters import active, read, values
-from harness.sctp_speakers import can_be_played
+from harness.sctp_speakers import can_emulate_sctp
 from harness.waiting import DEADLINE, wait_equal, wait_until
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
-        not can_be_played(), reason="raw sockets are for root, and this kernel may have SCTP of its own"
+        not can_emulate_sctp(), reason="raw sockets are for root, and this kernel may have SCTP of its own"
     ),
 ]
 
@@ -48,13 +48,13 @@ def site() -> Iterator[Fabric]:
 
 
 @pytest.fixture
-def members(site: Fabric) -> Iterator[dict[int, Member]]:
+def members(site: Fabric) -> Iterator[dict[int, SctpMember]]:
     """Yield members, and check that every received packet has their own port and a valid checksum."""
     with ExitStack() as stack:
         made = {each: stack.enter_context(answering(site.members[each], f"m{each}")) for each in HOSTS}
         yield made
         assert {each.name: (0, 0) for each in made.values()} == {
-            each.name: (each.broken, each.elsewhere) for each in made.values()
+            each.name: (each.bad_checksums, each.other_port_packets) for each in made.values()
         }
 
 
@@ -66,8 +66,8 @@ def serve(site: Fabric, number: int, slots: bytes, **known: Any) -> None:
     site.put(number, rows)
 
 
-def opened(site: Fabric, vip: IPAddress, where: Apart | None = None) -> Association:
-    made = begin(where or site.client, vip)
+def opened(site: Fabric, vip: IPAddress, where: NetNamespace | None = None) -> Association:
+    made = create_association(where or site.client, vip)
     site.flows.append(made)
     made.open()
     return made
@@ -77,112 +77,108 @@ def expected(flow: Association, slots: bytes = EVEN) -> str:
     return f"m{slots[flow_slot(flow.client, (flow.vip, PORT), flow.transport)] + 1}"
 
 
-def test_association_is_with_the_member_of_its_slot_whichever_host_it_enters(
-    site: Fabric, members: dict[int, Member]
-) -> None:
+def test_association_reaches_the_member_of_its_slot_from_any_host(site: Fabric, members: dict[int, SctpMember]) -> None:
     site.open()
     for number in HOSTS:
         serve(site, number, EVEN)
     for entry, vip in product(HOSTS, VIPS):
-        site.lead(entry)
+        site.route_to(entry)
         for _ in range(12):
             flow = opened(site, vip)
-            assert [flow.ask(), flow.ask(), flow.ask(bytes(1200))] == [expected(flow)] * 3, (entry, vip)
-            flow.beat()
+            assert [flow.request(), flow.request(), flow.request(bytes(1200))] == [expected(flow)] * 3, (entry, vip)
+            flow.check_heartbeat()
             flow.close()
-    wait_equal(lambda: [each.known for each in members.values() if each.known], [])
+    wait_equal(lambda: [each.tags_by_peer for each in members.values() if each.tags_by_peer], [])
 
 
-def test_one_client_is_one_member_s_over_ipv6_tunnels(site: Fabric, members: dict[int, Member]) -> None:
+def test_source_affinity_selects_one_member_over_ipv6_tunnels(site: Fabric, members: dict[int, SctpMember]) -> None:
     site.open(6)
     for number in HOSTS:
         serve(site, number, EVEN, by_source=True)
     for entry, vip in product(HOSTS, VIPS):
-        site.lead(entry)
+        site.route_to(entry)
         flows = [opened(site, vip) for _ in range(4)]
-        assert {flow.ask() for flow in flows} == {f"m{EVEN[source_slot(flows[0].client[0], vip)] + 1}"}
+        assert {flow.request() for flow in flows} == {f"m{EVEN[source_slot(flows[0].client[0], vip)] + 1}"}
 
 
-def test_clients_on_hosts_and_behind_them_are_led_by_the_same_table(site: Fabric, members: dict[int, Member]) -> None:
+def test_clients_on_and_behind_hosts_use_the_same_slot_table(site: Fabric, members: dict[int, SctpMember]) -> None:
     """One client is the selected member itself, which is reached from its host's address."""
     site.open()
     for number in HOSTS:
         serve(site, number, EVEN)
-    site.lead(1)
+    site.route_to(1)
     for vip, where in product(VIPS, (site.hosts[2], site.members[2])):
         flows = [opened(site, vip, where) for _ in range(24)]
-        answers = [flow.ask() for flow in flows]
+        answers = [flow.request() for flow in flows]
         assert answers == [expected(flow) for flow in flows]
         assert set(answers) == {"m1", "m2", "m3"}
 
 
-def test_slots_that_move_keep_their_associations_whichever_host_they_enter(
-    site: Fabric, members: dict[int, Member]
-) -> None:
+def test_associations_survive_moved_slots_on_any_host(site: Fabric, members: dict[int, SctpMember]) -> None:
     """Associations survive moved slots on any host, while hosts are updated one by one and the router moves their
     packets."""
     site.open()
     places = site.client, site.hosts[1], site.hosts[3], site.members[1], site.members[3]
     for number in HOSTS:
         serve(site, number, EVEN)
-    site.lead(1)
+    site.route_to(1)
     old = [opened(site, vip, where) for vip in VIPS for where in places for _ in range(8)]
-    names = [flow.ask() for flow in old]
+    names = [flow.request() for flow in old]
     assert names == [expected(flow) for flow in old]
     for number in HOSTS:
         mine = {slot: host for slot, host in MOVED.items() if DRAINED[slot] == number - 1}
         serve(site, number, DRAINED, before=mine)
-        assert [flow.ask() for flow in old] == names, f"host {number} was told"
+        assert [flow.request() for flow in old] == names, f"host {number} was told"
     new = [opened(site, vip, where) for vip in VIPS for where in places for _ in range(8)]
-    begun = [flow.ask() for flow in new]
+    begun = [flow.request() for flow in new]
     assert begun == [expected(flow, DRAINED) for flow in new]
     for entry in HOSTS:
-        site.lead(entry)
-        assert [flow.ask() for flow in old] == names, f"by host {entry}"
-        assert [flow.ask() for flow in new] == begun, f"by host {entry}"
+        site.route_to(entry)
+        assert [flow.request() for flow in old] == names, f"by host {entry}"
+        assert [flow.request() for flow in new] == begun, f"by host {entry}"
         for flow in (*old, *new):
-            flow.beat()
+            flow.check_heartbeat()
     for number in HOSTS:
         serve(site, number, DRAINED)
-    assert [flow.ask() for flow in new] == begun, "the transition is over"
+    assert [flow.request() for flow in new] == begun, "the transition is over"
 
 
 @pytest.mark.parametrize("order", [HOSTS, HOSTS[::-1]], ids=str)
 @pytest.mark.parametrize("entry", HOSTS)
-def test_associations_that_others_got_while_a_host_was_drained_stay_with_them_when_it_is_back(
-    site: Fabric, members: dict[int, Member], entry: int, order: tuple[int, ...]
+def test_associations_stay_with_their_members_when_a_drained_host_returns(
+    site: Fabric, members: dict[int, SctpMember], entry: int, order: tuple[int, ...]
 ) -> None:
     """Associations stay where they are when a drained host returns. While hosts disagree a packet may be lost, never
     misdelivered."""
     site.open()
     for number in HOSTS:
         serve(site, number, EVEN)
-    site.lead(entry)
+    site.route_to(entry)
     flows = [opened(site, vip) for vip in VIPS for _ in range(12)]
-    names = [flow.ask() for flow in flows]
+    names = [flow.request() for flow in flows]
     moved = {slot: DRAINED[slot] + 1 for slot in MOVED}
     for number in HOSTS:
         serve(site, number, DRAINED, before={slot: 3 for slot, to in moved.items() if to == number})
     meanwhile = [opened(site, vip) for vip in VIPS for _ in range(12)]
-    begun = [flow.ask() for flow in meanwhile]
+    begun = [flow.request() for flow in meanwhile]
     assert (set(names), set(begun)) == ({"m1", "m2", "m3"}, {"m1", "m2"})
     flows, names = flows + meanwhile, names + begun
     for number in order:
         serve(site, number, EVEN, before=moved if number == 3 else {})
         for flow, name in zip(flows, names, strict=True):
-            assert _who(flow) <= {name}, (number, flow)
+            assert _replying_member(flow) <= {name}, (number, flow)
     for other in HOSTS:
-        site.lead(other)
-        assert [flow.ask() for flow in flows] == names, f"by host {other}"
+        site.route_to(other)
+        assert [flow.request() for flow in flows] == names, f"by host {other}"
     fresh = [opened(site, vip) for vip in VIPS for _ in range(12)]
-    assert [flow.ask() for flow in fresh] == [expected(flow) for flow in fresh]
+    assert [flow.request() for flow in fresh] == [expected(flow) for flow in fresh]
 
 
-def _who(flow: Association) -> set[str]:
+def _replying_member(flow: Association) -> set[str]:
     """Return the name of the replying member, or nothing if the packet was lost."""
     flow.socket.settimeout(0.1)
     try:
-        return {flow.ask()}
+        return {flow.request()}
     except TimeoutError:
         return set()
     finally:
@@ -192,14 +188,14 @@ def _who(flow: Association) -> set[str]:
 def begun_with(site: Fabric, vip: IPAddress, member: int, slots: bytes = EVEN) -> Association:
     """Return an association, not yet opened, from a port whose slot belongs to this member."""
     while True:
-        made = begin(site.client, vip)
+        made = create_association(site.client, vip)
         if expected(made, slots) == f"m{member}":
             site.flows.append(made)
             return made
         made.socket.close()
 
 
-def test_packets_of_no_association_end_with_the_owner_of_their_slot(site: Fabric, members: dict[int, Member]) -> None:
+def test_packets_without_an_association_end_at_the_slot_owner(site: Fabric, members: dict[int, SctpMember]) -> None:
     """Packets without an association end at the slot's owner, to which the previous owner returns them. DATA does not
     create a conntrack entry, so the host itself rejects it, by ICMP, as it has no SCTP. A HEARTBEAT may belong to an
     association that conntrack has lost, so the member receives it."""
@@ -208,62 +204,62 @@ def test_packets_of_no_association_end_with_the_owner_of_their_slot(site: Fabric
         mine = {slot: host for slot, host in MOVED.items() if DRAINED[slot] == number - 1}
         serve(site, number, DRAINED, before=mine)
     for entry, vip, member in product(HOSTS, VIPS, (1, 2)):
-        site.lead(entry)
+        site.route_to(entry)
         for slot_moved in (False, True):
             flow = begun_with(site, vip, member, DRAINED)
             while (expected(flow) == "m3") is not slot_moved:
                 flow = begun_with(site, vip, member, DRAINED)
-            flow.theirs = 99
+            flow.peer_tag = 99
             for each in members.values():
-                each.heard.clear()
+                each.received_chunks.clear()
             with pytest.raises(OSError, match=r"Errno (92|71)"):  # from ICMP and from ICMPv6
-                flow.ask()
-            assert not any(each.heard for each in members.values())
-            flow.say(chunk(HEARTBEAT, b"\0\1\0\10beat"))
-            wait_until(lambda: {number: each.heard for number, each in members.items() if each.heard})
-            assert {number for number, each in members.items() if each.heard} == {member}
+                flow.request()
+            assert not any(each.received_chunks for each in members.values())
+            flow.send(chunk(HEARTBEAT, b"\0\1\0\10beat"))
+            wait_until(
+                lambda: {number: each.received_chunks for number, each in members.items() if each.received_chunks}
+            )
+            assert {number for number, each in members.items() if each.received_chunks} == {member}
 
 
-def test_association_that_the_tracker_has_lost_goes_on_after_a_heartbeat(
-    site: Fabric, members: dict[int, Member]
-) -> None:
+def test_untracked_association_continues_after_a_heartbeat(site: Fabric, members: dict[int, SctpMember]) -> None:
     """A HEARTBEAT, which idle endpoints send, restores an association that conntrack has lost, as after a host's
     restart."""
     site.open()
     for number in HOSTS:
         serve(site, number, EVEN)
-        site.hosts[number].set("net/netfilter/nf_conntrack_sctp_timeout_established", 1)
-    site.lead(1)
+        site.hosts[number].set_sysctl("net/netfilter/nf_conntrack_sctp_timeout_established", 1)
+    site.route_to(1)
     flows = [opened(site, vip) for vip in VIPS for _ in range(12)]
-    names = [flow.ask() for flow in flows]
+    names = [flow.request() for flow in flows]
     wait_equal(lambda: active(site, Transport.SCTP), 0)
     for number in HOSTS:
-        site.hosts[number].set("net/netfilter/nf_conntrack_sctp_timeout_established", 210)
+        site.hosts[number].set_sysctl("net/netfilter/nf_conntrack_sctp_timeout_established", 210)
     for flow in flows:
-        flow.beat()
-    assert [flow.ask() for flow in flows] == names == [expected(flow) for flow in flows]
+        flow.check_heartbeat()
+    assert [flow.request() for flow in flows] == names == [expected(flow) for flow in flows]
 
 
-def test_who_is_not_among_the_clients_is_not_heard(site: Fabric, members: dict[int, Member]) -> None:
+def test_client_outside_the_allowed_cidrs_gets_no_association(site: Fabric, members: dict[int, SctpMember]) -> None:
     site.open()
     others = tuple(sorted((ip_network("198.51.100.64/26"), ip_network("fd52::/64")), key=str))
     for number in HOSTS:
         serve(site, number, EVEN, clients=others)
     for entry, vip in product(HOSTS, VIPS):
-        site.lead(entry)
+        site.route_to(entry)
         flow = begun_with(site, vip, 1)
-        flow.socket.settimeout(SILENCE)
+        flow.socket.settimeout(NO_REPLY_TIMEOUT)
         with pytest.raises(TimeoutError):
             flow.open()
 
 
-def test_nobody_serves_and_that_is_said(site: Fabric) -> None:
+def test_listener_without_members_rejects_associations(site: Fabric) -> None:
     """A listener without members rejects associations by ICMP: protocol unreachable over IPv4, with which clients fail
     immediately, and port unreachable over IPv6, for which nftables has no such code."""
     site.open()
     for number in HOSTS:
         serve(site, number, b"")
-    site.lead(1)
+    site.route_to(1)
     for vip, where in product(VIPS, (site.client, site.members[3])):
         with pytest.raises(OSError, match="Protocol not available" if vip.version == 4 else "Connection refused"):
             opened(site, vip, where)
@@ -271,18 +267,18 @@ def test_nobody_serves_and_that_is_said(site: Fabric) -> None:
     assert {number: values(read(site, number), "errors") for number in HOSTS} == {1: refused, 2: {}, 3: refused}
 
 
-def test_each_association_and_byte_is_counted_once_where_the_member_is(
-    site: Fabric, members: dict[int, Member]
+def test_associations_and_bytes_are_counted_once_on_the_host_of_the_member(
+    site: Fabric, members: dict[int, SctpMember]
 ) -> None:
     site.open()
     for number in HOSTS:
         serve(site, number, EVEN)
     count: dict[int, Counter[CountedService]] = {number: Counter() for number in HOSTS}
     for entry, vip, where in product(HOSTS, VIPS, (site.client, site.hosts[2], site.members[2])):
-        site.lead(entry)
+        site.route_to(entry)
         for _ in range(6):
             flow = opened(site, vip, where)
-            count[int(flow.ask(bytes(1000))[1:])][service_of(vip)] += 1
+            count[int(flow.request(bytes(1000))[1:])][service_of(vip)] += 1
     assert active(site, Transport.SCTP) == sum(each.total() for each in count.values())
     for number in HOSTS:
         found = read(site, number)
@@ -295,28 +291,28 @@ def test_each_association_and_byte_is_counted_once_where_the_member_is(
 
 
 def service_of(vip: IPAddress) -> CountedService:
-    return CountedService(place=Announced(), transport=Transport.SCTP, address=vip, port=PORT)
+    return CountedService(place=AnnouncedPlace(), transport=Transport.SCTP, address=vip, port=PORT)
 
 
-def test_errors_of_a_narrow_path_reach_the_member_that_has_to_know(site: Fabric, members: dict[int, Member]) -> None:
+def test_path_mtu_errors_reach_the_member_of_the_association(site: Fabric, members: dict[int, SctpMember]) -> None:
     """A path MTU error that the router sends to a VIP reaches the member, whichever host receives it."""
     site.open()
     for number in HOSTS:
         serve(site, number, EVEN)
     site.router.ip("link set c0 mtu 1300")
     for each in members.values():
-        each.longest = 700
+        each.reply_repeats = 700
     for entry, vip, member in product(HOSTS, VIPS, HOSTS):
-        site.lead(entry)
+        site.route_to(entry)
         site.members[member].run("ip", "route", "flush", "cache")  # forget an earlier path MTU
         flow = begun_with(site, vip, member)
         flow.open()
         with ExitStack() as stack:
-            told = {each: stack.enter_context(_told(site.members[each], vip.version)) for each in HOSTS}
-            flow.socket.settimeout(SILENCE)
+            told = {each: stack.enter_context(_reported_errors(site.members[each], vip.version)) for each in HOSTS}
+            flow.socket.settimeout(NO_REPLY_TIMEOUT)
             with pytest.raises(TimeoutError):
-                flow.ask()
-            wanted = (member_address(member, vip.version), flow.client[0], BEHIND, flow.client[1])
+                flow.request()
+            wanted = (member_address(member, vip.version), flow.client[0], MEMBER_PORT, flow.client[1])
             found: dict[int, list[object]] = {each: [] for each in HOSTS}
             wait_until(partial(_collect, told, vip.version, found), "a member is told")
             assert found == {each: [wanted] if each == member else [] for each in HOSTS}
@@ -329,7 +325,7 @@ def _collect(told: Mapping[int, socket.socket], version: int, found: Mapping[int
     return any(found.values())
 
 
-def _told(where: Apart, version: int) -> socket.socket:
+def _reported_errors(where: NetNamespace, version: int) -> socket.socket:
     """Open a raw socket that receives ICMP."""
     with where.inside():
         if version == 4:

@@ -3,40 +3,40 @@
 import random
 
 from fairlead.dataplane.rows import Key
-from fairlead.drivers.native.shared import Plan, Shared
+from fairlead.drivers.native.shared import Plan, SharedValues
 
 
-def _do(shared: Shared[str], wanted: dict[Key, str | None]) -> Plan[str]:
+def _do(shared: SharedValues[str], wanted: dict[Key, str | None]) -> Plan[str]:
     plan = shared.plan(wanted)
     shared.commit(plan)
     return plan
 
 
-def test_equal_contents_have_one_number() -> None:
-    shared = Shared[str]()
+def test_equal_contents_share_one_number() -> None:
+    shared = SharedValues[str]()
     assert _do(shared, {("a",): "x", ("b",): "x", ("c",): "y"}).changes == {1: (None, "x"), 2: (None, "y")}
     assert _do(shared, {("d",): "y"}).changes == {}
     assert shared.numbers == {"x": 1, "y": 2}
 
 
-def test_last_one_that_leaves_takes_the_number_along() -> None:
-    shared = Shared[str]()
+def test_number_is_released_with_its_last_holder() -> None:
+    shared = SharedValues[str]()
     _do(shared, {("a",): "x", ("b",): "x"})
     assert _do(shared, {("a",): None}).changes == {}
     assert _do(shared, {("b",): None}).changes == {1: ("x", None)}
     assert _do(shared, {("c",): "z"}).numbers == {"z": 1}
 
 
-def test_what_all_leave_for_the_same_is_changed_in_place() -> None:
-    shared = Shared[str]()
+def test_content_changed_by_all_holders_is_changed_in_place() -> None:
+    shared = SharedValues[str]()
     _do(shared, {("a",): "x", ("b",): "x"})
     assert _do(shared, {("a",): "y", ("b",): "y"}).changes == {1: ("x", "y")}
     assert _do(shared, {("a",): "z"}).changes == {2: (None, "z")}, "the other one stays"
     assert _do(shared, {("a",): "y"}).changes == {2: ("z", None)}, "to what there is"
 
 
-def test_random_walk_keeps_each_content_under_one_number() -> None:
-    chance, shared, holds = random.Random(3), Shared[str](), dict[Key, str]()
+def test_random_changes_keep_one_number_per_content() -> None:
+    chance, shared, holds = random.Random(3), SharedValues[str](), dict[Key, str]()
     held = dict[int, str]()
     for _ in range(3_000):
         wanted: dict[Key, str | None] = {

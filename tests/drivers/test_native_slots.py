@@ -8,7 +8,7 @@ from ipaddress import IPv4Address, IPv6Address
 from fairlead.dataplane.flow_slot import SEED, flow_slot, source_slot
 from fairlead.model.documents.addresses import IPAddress
 from fairlead.model.documents.loadbalancer import Transport
-from harness.apart import Apart, apart, require_root
+from harness.apart import NetNamespace, net_namespace, require_root
 
 IP_TRANSPARENT, IPV6_TRANSPARENT = 19, 75
 FLOWS = 500
@@ -33,9 +33,9 @@ RULES = f"""table inet seen {{
 """
 
 
-def test_a_thousand_flows_have_the_slots_that_the_kernel_gives_them() -> None:
+def test_computed_flow_slots_equal_the_slots_of_the_kernel() -> None:
     require_root("/usr/sbin/nft")
-    with apart() as host:
+    with net_namespace() as host:
         host.ip("route add local 203.0.113.0/24 dev lo", "route add local 2001:db8::/64 dev lo")
         host.nft(RULES)
         chance = random.Random(5)
@@ -51,7 +51,7 @@ def test_a_thousand_flows_have_the_slots_that_the_kernel_gives_them() -> None:
             assert _seen(host, name.replace("v", "by")) == {(*flow, source_slot(flow[0], vip)) for flow in flows}
 
 
-def test_slots_are_taken_by_a_fair_share_of_flows() -> None:
+def test_slots_receive_an_even_share_of_flows() -> None:
     counts = [0] * 256
     for port in range(1024, 65536):
         counts[flow_slot((VIP4, port), (VIP4, 443), Transport.TCP)] += 1
@@ -72,7 +72,7 @@ def _send(family: socket.AddressFamily, client: IPAddress, port: int, vip: IPAdd
         sender.sendto(b"", (str(vip), 80))
 
 
-def _seen(host: Apart, name: str) -> set[tuple[IPAddress, int, int]]:
+def _seen(host: NetNamespace, name: str) -> set[tuple[IPAddress, int, int]]:
     listed = json.loads(host.run("nft", "-j", "list", "set", "inet", "seen", name))
     kind = IPv4Address if name.endswith("4") else IPv6Address
     elements = next(each["set"]["elem"] for each in listed["nftables"] if "set" in each)

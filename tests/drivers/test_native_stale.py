@@ -13,7 +13,7 @@ from fairlead.dataplane.flow_slot import flow_slot
 from fairlead.model.documents.addresses import IPAddress
 from fairlead.model.documents.loadbalancer import Transport
 from harness.apart import require_root
-from harness.fabric import HOSTS, LARGE, LONG, PORT, SILENCE, VIPS, Fabric, Flow, fabric
+from harness.fabric import HOSTS, LARGE_REPEATS, LONG_REPEATS, NO_REPLY_TIMEOUT, PORT, VIPS, ClientFlow, Fabric, fabric
 from harness.waiting import DEADLINE, wait_equal
 
 pytestmark = pytest.mark.slow
@@ -53,11 +53,11 @@ def serve(site: Fabric, number: int, was: bytes, now: bytes) -> None:
     site.serve(number, now, before=before)
 
 
-def owner(flow: Flow, slots: bytes) -> str:
+def owner(flow: ClientFlow, slots: bytes) -> str:
     return f"m{slots[flow_slot(flow.client, (flow.vip, PORT), flow.transport)] + 1}"
 
 
-def stalled(flows: Sequence[tuple[Flow, str]]) -> list[tuple[str, str]]:
+def stalled(flows: Sequence[tuple[ClientFlow, str]]) -> list[tuple[str, str]]:
     """Return flows without a reply from their member. All flows send before the first reply is read."""
     found = []
     for flow, _ in flows:
@@ -79,51 +79,51 @@ def keeps_flows(site: Fabric, away: int, was: bytes, now: bytes) -> None:
     for number in HOSTS:
         site.serve(number, was)
     for entry in HOSTS:
-        site.lead(entry)
+        site.route_to(entry)
         flows = [
-            (flow, flow.ask())
+            (flow, flow.request())
             for transport, vip, where in product(BOTH, VIPS, places)
             for flow in (site.flow(transport, vip, where) for _ in range(6))
         ]
         assert [name for _, name in flows] == [owner(flow, was) for flow, _ in flows]
         change(site, away, was, now)
         for other in HOSTS:
-            site.lead(other)
+            site.route_to(other)
             assert stalled(flows) == [], f"by host {other}, begun by host {entry}"
         serve(site, away, was, now)
         for other in HOSTS:
-            site.lead(other)
+            site.route_to(other)
             assert stalled(flows) == [], f"by host {other}, begun by host {entry}, when all agree"
         for number in HOSTS:
             site.serve(number, was)
 
 
-def test_flows_of_other_members_go_on_while_the_agent_of_the_host_that_gets_slots_is_away(site: Fabric) -> None:
+def test_flows_continue_while_the_agent_of_the_new_slot_owner_is_down(site: Fabric) -> None:
     keeps_flows(site, 3, EVEN, HEAVIER)
 
 
 @pytest.mark.extended
 @pytest.mark.parametrize(("kind", "away"), [*product(CHANGES, HOSTS)])
-def test_flows_go_on_whichever_agent_is_away_and_whatever_changes(site: Fabric, kind: str, away: int) -> None:
+def test_flows_continue_for_any_change_while_any_agent_is_down(site: Fabric, kind: str, away: int) -> None:
     keeps_flows(site, away, *CHANGES[kind])
 
 
-def test_errors_about_these_flows_reach_the_member_too(site: Fabric) -> None:
+def test_path_mtu_errors_reach_the_member_while_an_agent_is_down(site: Fabric) -> None:
     """The router reports to a VIP that packets are too long for the link of the client."""
     site.open()
     for number in HOSTS:
         site.serve(number, EVEN)
-    site.lead(1)
+    site.route_to(1)
     flows = [moving(site, transport, vip) for transport, vip in product(BOTH, VIPS)]
-    assert {flow.ask() for flow in flows} <= {"m1", "m2"}
+    assert {flow.request() for flow in flows} <= {"m1", "m2"}
     change(site, 3, EVEN, HEAVIER)
     site.router.ip("link set c0 mtu 1300")
     for entry, flow in product(HOSTS, flows):
-        site.lead(entry)
+        site.route_to(entry)
         expect_full_packets(site, flow, owner(flow, EVEN))
 
 
-def moving(site: Fabric, transport: Transport, vip: IPAddress) -> Flow:
+def moving(site: Fabric, transport: Transport, vip: IPAddress) -> ClientFlow:
     """Return a flow whose slot moves to the third host."""
     while True:
         flow = site.flow(transport, vip)
@@ -131,14 +131,14 @@ def moving(site: Fabric, transport: Transport, vip: IPAddress) -> Flow:
             return flow
 
 
-def expect_full_packets(site: Fabric, flow: Flow, name: str) -> None:
+def expect_full_packets(site: Fabric, flow: ClientFlow, name: str) -> None:
     """Expect replies in full packets from a member that does not know the path MTU yet."""
     site.members[int(name[1:])].run("ip", f"-{flow.vip.version}", "route", "flush", "cache")
     if flow.transport is Transport.TCP:
         flow.socket.settimeout(DEADLINE)
-        assert flow.ask_much() == 2 * LARGE
+        assert flow.request_large() == 2 * LARGE_REPEATS
         return
-    flow.socket.settimeout(SILENCE)
+    flow.socket.settimeout(NO_REPLY_TIMEOUT)
     with pytest.raises(TimeoutError):
-        flow.ask(b"long")
-    wait_equal(lambda: flow.ask(b"long"), name * LONG, retry=(TimeoutError,))
+        flow.request(b"long")
+    wait_equal(lambda: flow.request(b"long"), name * LONG_REPEATS, retry=(TimeoutError,))

@@ -11,8 +11,19 @@ from fairlead.drivers.native.driver import Native
 from fairlead.drivers.native.routing import PORTS
 from fairlead.model.documents.addresses import IPAddress
 from fairlead.model.documents.loadbalancer import Transport
-from harness.apart import Apart, require_root
-from harness.fabric import CLIENT, HOSTS, PORT, SILENCE, VIPS, Fabric, answering, fabric, host_address, member_address
+from harness.apart import NetNamespace, require_root
+from harness.fabric import (
+    CLIENT,
+    HOSTS,
+    NO_REPLY_TIMEOUT,
+    PORT,
+    VIPS,
+    Fabric,
+    answering,
+    fabric,
+    host_address,
+    member_address,
+)
 from harness.waiting import DEADLINE
 
 pytestmark = pytest.mark.slow
@@ -33,7 +44,7 @@ def site() -> Iterator[Fabric]:
 
 @pytest.mark.parametrize("port", PORTS)
 @pytest.mark.parametrize("where", ["a stranger outside", "a tenant's machine"])
-def test_nothing_but_vips_is_reached_by_tunnels(site: Fabric, port: int, where: str) -> None:
+def test_forged_tunnel_packets_reach_no_member_or_host(site: Fabric, port: int, where: str) -> None:
     """Tunnelled packets reach VIPs only, because forged ones would bypass firewalls to members or to the host
     itself."""
     site.open()
@@ -50,7 +61,7 @@ def test_nothing_but_vips_is_reached_by_tunnels(site: Fabric, port: int, where: 
 
 
 @pytest.mark.parametrize("version", [4, 6])
-def test_vips_are_reached_by_tunnels(site: Fabric, version: int) -> None:
+def test_tunnel_packets_for_vips_are_accepted(site: Fabric, version: int) -> None:
     """Tunnelled packets for VIPs are accepted, which shows that the other tests use a valid format."""
     site.open()
     for number in HOSTS:
@@ -61,7 +72,7 @@ def test_vips_are_reached_by_tunnels(site: Fabric, version: int) -> None:
         assert heard.recvfrom(100)[0] == b"m1"
 
 
-def _listening(where: Apart, at: IPAddress) -> socket.socket:
+def _listening(where: NetNamespace, at: IPAddress) -> socket.socket:
     with where.inside():
         made = socket.socket(_family(at), socket.SOCK_DGRAM)
         made.bind((str(at), PRIVATE))
@@ -69,12 +80,12 @@ def _listening(where: Apart, at: IPAddress) -> socket.socket:
     return made
 
 
-def _plainly(sender: Apart, to: IPAddress, text: bytes) -> None:
+def _plainly(sender: NetNamespace, to: IPAddress, text: bytes) -> None:
     with sender.inside(), socket.socket(_family(to), socket.SOCK_DGRAM) as made:
         made.sendto(text, (str(to), PRIVATE))
 
 
-def _tunnelled(sender: Apart, port: int, packet: bytes) -> None:
+def _tunnelled(sender: NetNamespace, port: int, packet: bytes) -> None:
     """Send a packet to the first host as another host would: VXLAN-GPE, network 1."""
     kind = 1 if packet[0] >> 4 == 4 else 2
     header = struct.pack(">BxxBI", 0x0C, kind, 1 << 8)
@@ -126,14 +137,14 @@ ODD = (
 """Manually added elements: without an owner, with an unknown protocol, or with unassigned numbers."""
 
 
-def test_elements_of_nobody_are_removed(site: Fabric) -> None:
+def test_unknown_elements_are_removed(site: Fabric) -> None:
     site.open()
     site.serve(1, SERVED)
-    rows = site.do(1, site.drivers[1].read_all())
+    rows = site.run_on_host(1, site.drivers[1].read_all())
     site.hosts[1].nft("\n".join(ODD))
-    site.do(1, site.drivers[1].close())
+    site.run_on_host(1, site.drivers[1].close())
     site.drivers[1] = Native()
-    assert site.do(1, site.drivers[1].read_all()) == rows
+    assert site.run_on_host(1, site.drivers[1].read_all()) == rows
     left = site.hosts[1].run("nft", "list", "table", "inet", "fairlead")
     assert [each for each in ("203.0.113.77", "2001:db8::77", "10.77.0.1") if each in left] == []
 
@@ -143,7 +154,7 @@ FLUSHED = "; ".join(f"ip {each} rule flush; ip {each} rule add pref 32766 table 
 
 @pytest.mark.parametrize("lost", ["ip link set fl-table down", "ip link del fl-table", FLUSHED])
 @pytest.mark.parametrize("transport", [Transport.TCP, Transport.UDP])
-def test_where_the_way_to_another_host_is_taken_away_the_hosts_own_sockets_are_not_reached(
+def test_host_sockets_get_no_packets_after_the_route_to_a_host_is_lost(
     site: Fabric, lost: str, transport: Transport
 ) -> None:
     """A host's own sockets get no packets for a slot of another host while the route to it is missing, even without an
@@ -151,11 +162,11 @@ def test_where_the_way_to_another_host_is_taken_away_the_hosts_own_sockets_are_n
     site.open()
     for number in HOSTS:
         site.serve(number, bytes([1]) * 256)
-    site.lead(1)
+    site.route_to(1)
     for vip in VIPS:
-        assert site.flow(transport, vip).ask() == "m2"
+        assert site.flow(transport, vip).request() == "m2"
     site.hosts[1].run("sh", "-c", lost)
     with answering(site.hosts[1], "the host", PORT):
         for vip in VIPS:
             with pytest.raises(OSError):
-                site.flow(transport, vip, timeout=SILENCE).ask()
+                site.flow(transport, vip, timeout=NO_REPLY_TIMEOUT).request()

@@ -7,7 +7,7 @@ from ipaddress import ip_address
 import pytest
 
 from fairlead.compilers.native import NATIVE
-from fairlead.dataplane.native import Here, NativeRow, Service, There, Vip, Way
+from fairlead.dataplane.native import HostTunnel, LocalMember, NativeRow, OtherHost, Service, Vip
 from fairlead.dataplane.rows import Key, Row, diff
 from fairlead.drivers.interface import BulkDriver, DriverError
 from fairlead.drivers.native.driver import Native
@@ -18,24 +18,24 @@ from fairlead.model.documents.owner import Kind, Owner
 from fairlead.model.snapshot import Snapshot
 from fairlead.reconciler.loop import Reconciler
 from fairlead.runtime.steps import Steps
-from harness.apart import Apart, apart, require_root
+from harness.apart import NetNamespace, net_namespace, require_root
 
 pytestmark = pytest.mark.slow
 
 Rows = Mapping[Key, NativeRow]
 MANY = 300
 EVEN = bytes(slot % 2 for slot in range(256))
-ASKS = 2
+ROW_COUNTS = 2
 """Remainder, modulo 4, of the type of an rtnetlink(7) message that only reads."""
 RULE = 32
 """RTM_NEWRULE: the rules are put again at each start, although they exist."""
 
 
 @pytest.fixture
-def host() -> Iterator[Apart]:
+def host() -> Iterator[NetNamespace]:
     require_root("/usr/sbin/nft")
-    with apart() as made:
-        made.set("net/ipv6/conf/default/accept_dad", 0)
+    with net_namespace() as made:
+        made.set_sysctl("net/ipv6/conf/default/accept_dad", 0)
         made.ip(
             "link add d0 type veth peer name d1",
             "addr add 10.20.0.11/24 dev d0",
@@ -55,15 +55,15 @@ def owner(number: int) -> Owner:
 
 
 def rows(vip: IPAddress, member: int, *, held: bool = True) -> Rows:
-    here = Here(address=ip_address("10.30.0.0" if vip.version == 4 else "fd30::") + member, port=80)
+    here = LocalMember(address=ip_address("10.30.0.0" if vip.version == 4 else "fd30::") + member, port=80)
     service = Service(
-        vip=vip, transport=Transport.TCP, port=80, by_source=False, slots=EVEN, targets=(here, There(host=2))
+        vip=vip, transport=Transport.TCP, port=80, by_source=False, slots=EVEN, targets=(here, OtherHost(host=2))
     )
-    return {row.key: row for row in (Vip(address=vip, held=held), service)}
+    return {row.key: row for row in (Vip(address=vip, is_local=held), service)}
 
 
-def way(host: int, name: str = "", at: str = "10.20.0.12") -> tuple[Owner, Rows]:
-    its = Way(host=host, address=ip_address(at))
+def route_row(host: int, name: str = "", at: str = "10.20.0.12") -> tuple[Owner, Rows]:
+    its = HostTunnel(host=host, address=ip_address(at))
     return Owner(Kind.HOST, name or f"host{host}"), {its.key: its}
 
 
@@ -76,26 +76,26 @@ async def put(driver: Native, wanted: Mapping[Owner, Rows]) -> None:
     await driver.apply_all({each: diff(its, known[each]) for each, its in wanted.items()})
 
 
-def addresses(host: Apart) -> set[str]:
+def addresses(host: NetNamespace) -> set[str]:
     shown = host.run("ip", "-o", "addr", "show", "dev", "lo")
     return {line.split()[3].partition("/")[0] for line in shown.splitlines()} - {"127.0.0.1", "::1", "198.18.0.9"}
 
 
-def led_own(host: Apart) -> list[str]:
+def led_own(host: NetNamespace) -> list[str]:
     """Return the routes of the table; `ip` fails for a table without routes."""
     shown = f"route show table {0xFA1E0000} 2>/dev/null || true"
     return [host.run("sh", "-c", f"ip {family} {shown}") for family in ("-4", "-6")]
 
 
-def test_driver_takes_several_owners() -> None:
+def test_native_driver_is_a_bulk_driver() -> None:
     assert isinstance(Native(), BulkDriver)
 
 
 @pytest.mark.parametrize("first", ["198.18.1.0", "2001:db8::1:0"])
-async def test_many_that_are_held_are_found_again_by_another_process_which_writes_nothing(
-    host: Apart, first: str, monkeypatch: pytest.MonkeyPatch
+async def test_many_vips_are_read_back_by_another_process_without_writes(
+    host: NetNamespace, first: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    driver, wanted = Native(), dict([way(2)]) | many(first)
+    driver, wanted = Native(), dict([route_row(2)]) | many(first)
     await driver.open()
     await put(driver, wanted)
     assert await driver.read_all() == wanted
@@ -116,7 +116,7 @@ async def test_many_that_are_held_are_found_again_by_another_process_which_write
     await again.open()
     before = len(asked)
     assert await again.read_all() == wanted
-    wrote = [each for each in asked[before:] if each < 256 and each % 4 != ASKS and each != RULE]
+    wrote = [each for each in asked[before:] if each < 256 and each % 4 != ROW_COUNTS and each != RULE]
     assert wrote == [], "neither routes nor addresses"
     monkeypatch.undo()
     assert led_own(host) == shown
@@ -126,8 +126,8 @@ async def test_many_that_are_held_are_found_again_by_another_process_which_write
     await again.remove()
 
 
-async def test_route_that_somebody_removed_is_put_back(host: Apart) -> None:
-    driver, wanted = Native(), dict([way(2)]) | many("198.18.1.0")
+async def test_removed_route_is_restored(host: NetNamespace) -> None:
+    driver, wanted = Native(), dict([route_row(2)]) | many("198.18.1.0")
     await put(driver, wanted)
     shown = led_own(host)
     host.ip(f"route del local 198.18.1.7 table {0xFA1E0000}")
@@ -136,8 +136,8 @@ async def test_route_that_somebody_removed_is_put_back(host: Apart) -> None:
     await driver.remove()
 
 
-async def test_address_that_the_host_has_is_refused_and_all_others_are_held(host: Apart) -> None:
-    driver, wanted = Native(), dict([way(2)]) | many("198.18.0.0")
+async def test_vip_equal_to_a_host_address_is_rejected_and_other_vips_are_held(host: NetNamespace) -> None:
+    driver, wanted = Native(), dict([route_row(2)]) | many("198.18.0.0")
     with pytest.raises(DriverError, match=r"198\.18\.0\.9"):
         await put(driver, wanted)
     assert len(addresses(host)) == MANY - 1
@@ -148,17 +148,17 @@ async def test_address_that_the_host_has_is_refused_and_all_others_are_held(host
     assert "198.18.0.9" in host.run("ip", "addr", "show", "lo")
 
 
-async def test_vips_and_numbers_change_hands_in_one_transaction_in_any_order(host: Apart) -> None:
+async def test_vips_and_host_numbers_swap_owners_in_one_transaction(host: NetNamespace) -> None:
     one, other = (ip_address(f"203.0.113.{each}") for each in (5, 6))
 
     driver, reader = Native(), Native()
-    host3, its3 = way(3)
-    await put(driver, {**dict([way(2)]), host3: its3, owner(1): rows(one, 1), owner(2): rows(other, 2)})
+    host3, its3 = route_row(3)
+    await put(driver, {**dict([route_row(2)]), host3: its3, owner(1): rows(one, 1), owner(2): rows(other, 2)})
     swaps: list[dict[Owner, Rows]] = [
         {owner(1): rows(other, 1), owner(2): rows(one, 2)},
         {owner(1): {}, owner(3): rows(other, 3)},
         {owner(1): rows(other, 1), owner(3): {}},
-        {**dict([way(3, "new", "10.20.0.13")]), host3: {}},
+        {**dict([route_row(3, "new", "10.20.0.13")]), host3: {}},
         {host3: its3, Owner(Kind.HOST, "new"): {}},
     ]
     for swap in swaps:
@@ -173,23 +173,23 @@ async def test_vips_and_numbers_change_hands_in_one_transaction_in_any_order(hos
     await driver.remove()
 
 
-async def test_two_that_want_the_same_are_refused(host: Apart) -> None:
+async def test_conflicting_owners_in_one_batch_are_rejected(host: NetNamespace) -> None:
     vip = ip_address("203.0.113.5")
 
     driver = Native()
-    await put(driver, dict([way(2)]))
+    await put(driver, dict([route_row(2)]))
     with pytest.raises(DriverError, match=str(owner(1))):
         await put(driver, {owner(1): rows(vip, 1), owner(2): rows(vip, 2)})
     with pytest.raises(DriverError, match="host3"):
-        await put(driver, dict([way(3), way(3, "new")]))
-    assert await driver.read_all() == dict([way(2)])
+        await put(driver, dict([route_row(3), route_row(3, "new")]))
+    assert await driver.read_all() == dict([route_row(2)])
     await put(driver, {owner(1): rows(vip, 1)})
     with pytest.raises(DriverError, match=str(owner(1))):
         await put(driver, {owner(1): {**rows(vip, 9)}, owner(2): rows(vip, 2)})
     await driver.remove()
 
 
-async def test_host_without_an_address_of_its_own_leads_nothing_from_a_vip(host: Apart) -> None:
+async def test_host_without_an_own_address_has_no_route_for_its_own_vip_packets(host: NetNamespace) -> None:
     """A host without an address of its own has no route to VIPs for its own packets, because with a VIP as source,
     which the kernel may choose, the replies would be lost."""
     host.ip("addr del 10.20.0.11/24 dev d0", "addr del 198.18.0.9/32 dev lo")
@@ -218,10 +218,10 @@ async def rest(reconciler: Reconciler) -> None:
         pass
 
 
-async def test_what_the_kernel_refuses_together_is_applied_one_by_one(host: Apart) -> None:
+async def test_batch_rejected_by_the_kernel_is_applied_owner_by_owner(host: NetNamespace) -> None:
     """A batch that the kernel rejects is applied owner by owner; an unmanaged element conflicts with one of them."""
 
-    driver, wanted = Native(), dict([way(2)]) | many("198.18.1.0")
+    driver, wanted = Native(), dict([route_row(2)]) | many("198.18.1.0")
     await driver.open()
     reconciler = reconciler_of(driver, wanted)
     assert await driver.read_all() == {}
@@ -234,8 +234,8 @@ async def test_what_the_kernel_refuses_together_is_applied_one_by_one(host: Apar
     await driver.remove()
 
 
-async def test_one_that_the_host_cannot_have_waits_by_itself(host: Apart) -> None:
-    driver, wanted = Native(), dict([way(2)]) | many("198.18.0.0")
+async def test_owner_that_the_host_cannot_apply_fails_alone_and_is_retried(host: NetNamespace) -> None:
+    driver, wanted = Native(), dict([route_row(2)]) | many("198.18.0.0")
     reconciler = reconciler_of(driver, wanted)
     reconciler.mark(wanted)
     await rest(reconciler)

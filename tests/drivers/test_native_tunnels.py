@@ -13,7 +13,7 @@ from fairlead.drivers.native import renewal
 from fairlead.drivers.native.driver import Native
 from fairlead.drivers.native.nftables.ruleset import rules
 from harness.apart import require_root
-from harness.fabric import SILENCE, Fabric, fabric, host_address
+from harness.fabric import NO_REPLY_TIMEOUT, Fabric, fabric, host_address
 
 pytestmark = pytest.mark.slow
 
@@ -25,8 +25,8 @@ def site() -> Iterator[Fabric]:
     require_root("/usr/sbin/nft")
     with fabric() as made:
         for host in made.hosts.values():  # disable the limit on ICMP errors, so that each datagram is rejected
-            host.set("net/ipv4/icmp_ratelimit", 0)
-            host.set("net/ipv6/icmp/ratelimit", 0)
+            host.set_sysctl("net/ipv4/icmp_ratelimit", 0)
+            host.set_sysctl("net/ipv6/icmp/ratelimit", 0)
         yield made
 
 
@@ -44,7 +44,7 @@ def refused(site: Fabric) -> set[tuple[int, int]]:
         for each in asking:
             each.send(b"")
         while asking:
-            readable, _, _ = select.select(list(asking), [], [], SILENCE)
+            readable, _, _ = select.select(list(asking), [], [], NO_REPLY_TIMEOUT)
             if not readable:
                 break
             for each in readable:
@@ -57,11 +57,11 @@ def refused(site: Fabric) -> set[tuple[int, int]]:
 def begin(site: Fabric) -> None:
     """Start a new agent on the second host, which finds the rows of the earlier one."""
     site.drivers[2] = Native()
-    site.do(2, site.drivers[2].open())
+    site.run_on_host(2, site.drivers[2].open())
 
 
 def end(site: Fabric) -> None:
-    site.do(2, site.drivers.pop(2).close())
+    site.run_on_host(2, site.drivers.pop(2).close())
 
 
 def test_tunnels_are_closed_until_the_rows_of_this_boot_are_applied(site: Fabric) -> None:
@@ -71,38 +71,38 @@ def test_tunnels_are_closed_until_the_rows_of_this_boot_are_applied(site: Fabric
     end(site)
     begin(site)
     assert refused(site) == ALL, "another agent has applied nothing either"
-    site.do(2, site.drivers[2].open_tunnels())
+    site.run_on_host(2, site.drivers[2].open_tunnels())
     assert refused(site) == set()
     end(site)
     assert refused(site) == set(), "the agent has ended, and its rows go on"
     begin(site)
     assert refused(site) == set(), "and has begun again"
     site.hosts[2].run("nft", "flush", "ruleset")
-    site.do(2, site.drivers[2].read_all())
+    site.run_on_host(2, site.drivers[2].read_all())
     assert refused(site) == ALL, "somebody has removed the rows"
-    site.do(2, site.drivers[2].open_tunnels())
+    site.run_on_host(2, site.drivers[2].open_tunnels())
     assert refused(site) == set()
-    site.do(2, site.drivers[2].remove())
+    site.run_on_host(2, site.drivers[2].remove())
     assert refused(site) == ALL
 
 
 @pytest.mark.parametrize("is_open", [True, False])
-def test_newer_release_leaves_tunnels_as_they_are(site: Fabric, is_open: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_newer_release_keeps_tunnels_open_or_closed(
+    site: Fabric, is_open: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     begin(site)
     if is_open:
-        site.do(2, site.drivers[2].open_tunnels())
+        site.run_on_host(2, site.drivers[2].open_tunnels())
     end(site)
     other = rules().replace("set since {", "set newer { typeof meta mark; }\nset since {")
     monkeypatch.setattr("fairlead.drivers.native.nftables.ruleset.rules", lambda: other)
-    monkeypatch.setattr(renewal, "_PASSING", 0.0)
+    monkeypatch.setattr(renewal, "_DRAIN_SECONDS", 0.0)
     begin(site)
     assert "set newer" in site.hosts[2].run("nft", "list", "ruleset")
     assert refused(site) == (set() if is_open else ALL)
 
 
-def test_host_of_an_older_release_goes_on_while_a_newer_one_takes_over(
-    site: Fabric, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_upgrade_from_an_older_release_keeps_tunnels_open(site: Fabric, monkeypatch: pytest.MonkeyPatch) -> None:
     older = "\n".join(line for line in rules().splitlines() if "closed" not in line)
     with monkeypatch.context() as patch:
         patch.setattr("fairlead.drivers.native.nftables.ruleset.rules", lambda: older)

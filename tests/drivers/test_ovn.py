@@ -48,8 +48,8 @@ from fairlead.drivers.interface import DriverError, MissingReference, Standby, U
 from fairlead.drivers.ovn.northbound.columns import decode_row, encode_columns
 from fairlead.drivers.ovn.northbound.driver import OvnDriver, OvnSettings
 from fairlead.drivers.ovn.northbound.encoder import Encoder
-from fairlead.drivers.ovn.northbound.marks import Mark, join_text, split_text
-from fairlead.drivers.ovsdb.client import Changes, Client, Contents, Event, Settings
+from fairlead.drivers.ovn.northbound.marks import Mark, join_mark, split_mark
+from fairlead.drivers.ovsdb.client import Client, ContentChanges, Event, FullContents, Settings
 from fairlead.drivers.ovsdb.protocol import Framer, Notification, Reply, TableMonitor
 from fairlead.drivers.ovsdb.remotes import parse_remotes
 from fairlead.drivers.ovsdb.values import (
@@ -64,16 +64,16 @@ from fairlead.drivers.ovsdb.values import (
 from fairlead.model.documents.addresses import derive_mac
 from fairlead.model.documents.network import PortUse
 from fairlead.model.documents.owner import Kind, Owner
-from fairlead.model.documents.unmanaged import ForeignNetwork, ForeignPort, ForeignRouter, is_foreign
+from fairlead.model.documents.unmanaged import UnmanagedNetwork, UnmanagedPort, UnmanagedRouter, is_unmanaged
 from fairlead.model.registry.changeset import owners_with_rows
-from fairlead.reconciler.contention import FIRST_PAUSE, FREE_REPAIRS, Contention
+from fairlead.reconciler.contention import FREE_REPAIRS, MIN_PAUSE, Contention
 from fairlead.reconciler.loop import Reconciler
-from harness.ovsdb_server import DATABASE, QUICK, REASONS_OF_A_KILL, Server
-from harness.story import State, Story, Where, parse_chassis, parse_model, parse_plugged, read_story, render_rows
+from harness.ovsdb_server import DATABASE, FAST_TIMING, KILL_ERRORS, OvsdbServer
+from harness.story import Case, RowPlacement, State, parse_chassis, parse_model, parse_plugged, read_case, render_rows
 from harness.waiting import DEADLINE, eventually, eventually_equal
-from harness.walk import NOTHING, World, walks, wanted_rows
+from harness.walk import EMPTY_STATE, SimulatedDeployment, expected_rows, paths
 
-STORIES = [read_story(path) for path in sorted((Path(__file__).parent.parent / "cases").glob("*.txt"))]
+STORIES = [read_case(path) for path in sorted((Path(__file__).parent.parent / "cases").glob("*.txt"))]
 MARK = Mark("test, 1")
 TABLES = (
     "Logical_Switch",
@@ -99,7 +99,7 @@ VIPS, WEB, API = Owner(Kind.VIP_NETWORK, "net1"), Owner(Kind.LOAD_BALANCER, "web
 
 
 def ovn_settings(remotes: str, mark: str = MARK.deployment) -> OvnSettings:
-    return OvnSettings(remotes=parse_remotes(remotes), mark=mark, timing=QUICK, timeout=DEADLINE)
+    return OvnSettings(remotes=parse_remotes(remotes), mark=mark, timing=FAST_TIMING, timeout=DEADLINE)
 
 
 @pytest.fixture(autouse=True)
@@ -108,7 +108,7 @@ async def _no_task_is_left() -> AsyncIterator[None]:
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-class Watched(OvnDriver):
+class RecordingDriver(OvnDriver):
     """OVN driver that records its callbacks."""
 
     def __init__(self, remotes: str, mark: str = MARK.deployment) -> None:
@@ -134,7 +134,7 @@ class Watched(OvnDriver):
 class Observer:
     """Another client of the same database, which sees every column of Fairlead's tables in OVSDB format, and writes."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: OvsdbServer) -> None:
         columns = ("external_ids", "name", "enabled")
         chosen = {
             "Logical_Switch": (*columns[:2], "ports", "qos_rules", "load_balancer_group", "other_config"),
@@ -161,11 +161,12 @@ class Observer:
         self.changes: list[Json] = []
         tables = {table: TableMonitor(columns=columns) for table, columns in chosen.items()}
         self.client = Client(
-            Settings(remotes=parse_remotes(server.remote), database=DATABASE, tables=tables, timing=QUICK), self.see
+            Settings(remotes=parse_remotes(server.remote), database=DATABASE, tables=tables, timing=FAST_TIMING),
+            self.see,
         )
 
     def see(self, event: Event) -> None:
-        if isinstance(event, Changes):
+        if isinstance(event, ContentChanges):
             self.changes.append(event.tables)
 
     async def __aenter__(self) -> "Observer":
@@ -215,9 +216,9 @@ def raw_lines(raw: dict[str, dict[str, Json]]) -> list[str]:
         table: {u: decode_map(row.get("external_ids", ["map", []])) for u, row in raw[table].items()} for table in raw
     }
     groups = {
-        u: split_text(row["name"])[3]
+        u: split_mark(row["name"])[3]
         for u, row in raw["Load_Balancer_Group"].items()
-        if len(split_text(row["name"])) == 4
+        if len(split_mark(row["name"])) == 4
     }
 
     def ours(table: str) -> list[tuple[str, Json]]:
@@ -251,7 +252,7 @@ def raw_lines(raw: dict[str, dict[str, Json]]) -> list[str]:
         switch_name, held = called("Logical_Switch", switch), decode_uuids(row["load_balancer_group"])
         lines += [f"Logical_Switch {switch_name} += {groups[u]}" for u in held if u in groups]
         for u in decode_uuids(row["qos_rules"]):
-            qos, name = raw["QoS"][u], split_text(marks["QoS"][u]["fairlead:key"])[1]
+            qos, name = raw["QoS"][u], split_mark(marks["QoS"][u]["fairlead:key"])[1]
             head = f"QoS {name} switch={switch_name} priority={qos['priority']} {qos['direction']}"
             lines.append(f"{head} rate={decode_map(qos['bandwidth'])['rate']} {qos['match']!r}")
         for u in decode_uuids(row["ports"]):
@@ -285,12 +286,12 @@ def raw_lines(raw: dict[str, dict[str, Json]]) -> list[str]:
         for u in decode_uuids(row["policies"]):
             policy, name = (
                 raw["Logical_Router_Policy"][u],
-                split_text(marks["Logical_Router_Policy"][u]["fairlead:key"])[1],
+                split_mark(marks["Logical_Router_Policy"][u]["fairlead:key"])[1],
             )
             head = f"Logical_Router_Policy {name} router={row['name']} priority={policy['priority']} {policy['action']}"
             lines.append(" ".join([head, *decode_set(policy["nexthops"]), repr(policy["match"])]))
         for u in decode_uuids(row["nat"]):
-            nat, name = raw["NAT"][u], split_text(marks["NAT"][u]["fairlead:key"])[1]
+            nat, name = raw["NAT"][u], split_mark(marks["NAT"][u]["fairlead:key"])[1]
             lines.append(f"NAT {name} router={row['name']} {nat['type']} {nat['external_ip']} {nat['logical_ip']}")
         for u in decode_uuids(row["ports"]):
             port = raw["Logical_Router_Port"][u]
@@ -325,7 +326,7 @@ def raw_lines(raw: dict[str, dict[str, Json]]) -> list[str]:
         lines.append(head)
         lines += [f"{head} += {called('Logical_Switch_Port', u)}" for u in decode_uuids(row["ports"])]
         for u in decode_uuids(row["acls"]):
-            acl, name = raw["ACL"][u], split_text(marks["ACL"][u]["fairlead:key"])[1]
+            acl, name = raw["ACL"][u], split_mark(marks["ACL"][u]["fairlead:key"])[1]
             head = f"ACL {name} group={row['name']} priority={acl['priority']}"
             lines.append(f"{head} {acl['direction']} {acl['action']} {acl['match']!r}{words(acl, 'options')}")
     for row in raw["Chassis_Template_Var"].values():
@@ -337,7 +338,7 @@ def raw_lines(raw: dict[str, dict[str, Json]]) -> list[str]:
     return sorted(lines)
 
 
-def holds_nothing(raw: dict[str, dict[str, Json]]) -> bool:
+def has_no_rows(raw: dict[str, dict[str, Json]]) -> bool:
     """Return whether no rows remain, except empty ones of chassis."""
     emptied = raw["Chassis_Template_Var"].values()
     return not any(rows for table, rows in raw.items() if table != "Chassis_Template_Var") and all(
@@ -348,7 +349,7 @@ def holds_nothing(raw: dict[str, dict[str, Json]]) -> bool:
 
 def our_variables(row: Json) -> list[str]:
     marks = decode_map(row["external_ids"])
-    ours = (mark for mark, text in marks.items() if split_text(text)[0] == MARK.deployment)
+    ours = (mark for mark, text in marks.items() if split_mark(text)[0] == MARK.deployment)
     return [mark.removeprefix("fairlead:variable:") for mark in ours if mark.startswith("fairlead:variable:")]
 
 
@@ -375,7 +376,7 @@ def others_than_ours(raw: dict[str, dict[str, Json]]) -> dict[str, dict[str, Jso
     def mark(row: Json) -> str:
         if "external_ids" in row:
             return str(decode_map(row["external_ids"]).get("fairlead"))
-        return (*split_text(row["name"]), "")[1]
+        return (*split_mark(row["name"]), "")[1]
 
     def without_ours(table: str, row: Json) -> Json:
         """Return the row without Fairlead's elements in its sets."""
@@ -398,27 +399,27 @@ def others_than_ours(raw: dict[str, dict[str, Json]]) -> dict[str, dict[str, Jso
     return {**others, "Chassis_Template_Var": {u: without_our_variables(row) for u, row in shared.items()}}
 
 
-def written_by_others(story: Story) -> list[Json]:
+def written_by_others(story: Case) -> list[Json]:
     """Return Neutron's rows of all states: its networks and their ports, and its routers."""
-    documents = (each for state in story.states for each in state.documents.values() if is_foreign(each))
+    documents = (each for state in story.states for each in state.documents.values() if is_unmanaged(each))
     found = {each.row: each for each in documents}.values()
     operations: list[Json] = []
     for each in found:
         name, _, identity = each.row.partition("@")
         row: dict[str, Json] = {"name": name, "external_ids": encode_map({"neutron:revision_number": "1"})}
-        if isinstance(each, ForeignNetwork):
-            ports = [port.row for port in found if isinstance(port, ForeignPort) and port.network_id == each.id]
+        if isinstance(each, UnmanagedNetwork):
+            ports = [port.row for port in found if isinstance(port, UnmanagedPort) and port.network_id == each.id]
             row["ports"] = ["set", [encode_uuid(port.partition("@")[2]) for port in ports]]
             operations.append({"op": "insert", "table": "Logical_Switch", "uuid": identity, "row": row})
-        elif isinstance(each, ForeignRouter):
+        elif isinstance(each, UnmanagedRouter):
             operations.append({"op": "insert", "table": "Logical_Router", "uuid": identity, "row": row})
-        elif isinstance(each, ForeignPort):
+        elif isinstance(each, UnmanagedPort):
             row["type"] = "router" if each.use in (PortUse.ROUTER_INTERFACE, PortUse.ROUTER_GATEWAY) else ""
             operations.append({"op": "insert", "table": "Logical_Switch_Port", "uuid": identity, "row": row})
     return operations
 
 
-FOREIGN = (
+FOREIGN_WRITES = (
     {"op": "insert", "table": "Logical_Switch_Port", "uuid-name": "p", "row": {"name": "their-port"}},
     {
         "op": "insert",
@@ -457,39 +458,39 @@ FOREIGN = (
 """Unmanaged rows, some with names that Fairlead uses too."""
 
 
-NORTHBOUND = Where("ovn")
+NORTHBOUND = RowPlacement("ovn")
 
 
-class NorthboundWorld(World):
+class NorthboundDeployment(SimulatedDeployment):
     """World whose dataplane is the real database."""
 
-    def __init__(self, driver: Watched, observer: Observer) -> None:
+    def __init__(self, driver: RecordingDriver, observer: Observer) -> None:
         super().__init__()
         (site,) = self.sites
         site.driver = driver  # type: ignore[assignment]
-        site.reconciler = self._fresh(site)
+        site.reconciler = self._make_reconciler(site)
         self.observer = observer
 
     @property
-    def driver(self) -> Watched:  # type: ignore[override]
+    def driver(self) -> RecordingDriver:  # type: ignore[override]
         return self.sites[0].driver  # type: ignore[return-value]
 
     async def check(self, state: State) -> None:
-        wanted = wanted_rows(state, NORTHBOUND)
+        wanted = expected_rows(state, NORTHBOUND)
         assert await self.driver.lines() == wanted
         assert raw_lines(await self.observer.raw()) == wanted
         assert self.driver.foreign == []
         seen = await self.observer.settle()
         self.reconciler.mark(owners_with_rows(self.snapshot))
-        await self.rest()
+        await self.run_until_idle()
         assert await self.observer.settle() == seen, "rewrote what was already right"
         self._check_status(state)
 
-    async def check_afresh(self, remote: str) -> None:
+    async def check_after_restart(self, remote: str) -> None:
         """Check with a new process that has the model and no other memory."""
-        async with Watched(remote) as other:
+        async with RecordingDriver(remote) as other:
             await eventually(lambda: other.connected)
-            world = NorthboundWorld(other, self.observer)
+            world = NorthboundDeployment(other, self.observer)
             world.snapshot = self.snapshot
             assert await other.read_all() == await self.driver.read_all()
             assert await world.reconciler.plan() == {}
@@ -500,32 +501,32 @@ class NorthboundWorld(World):
         while self.driver.foreign:
             for owner in [self.driver.foreign.pop() for _ in list(self.driver.foreign)]:
                 self.reconciler.read_again(owner)
-            await self.rest()
+            await self.run_until_idle()
 
 
 # Cases
 
 
-def memory(driver: Watched) -> dict[str, Any]:
+def memory(driver: RecordingDriver) -> dict[str, Any]:
     return {name: deepcopy(kept) for name, kept in vars(driver._replica).items() if name not in ("_mark", "variables")}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: story.path.stem)
-async def test_every_story(story: Story, server: Server) -> None:
-    async with Observer(server) as observer, Watched(server.remote) as driver:
-        await observer.write(*FOREIGN, *written_by_others(story))
+async def test_every_case_is_applied_and_removed_without_residue(story: Case, server: OvsdbServer) -> None:
+    async with Observer(server) as observer, RecordingDriver(server.remote) as driver:
+        await observer.write(*FOREIGN_WRITES, *written_by_others(story))
         others = others_than_ours(await observer.raw())
         await driver.wait_ready(DEADLINE)
         assert driver.said == ["ready"]
         assert await driver.read_all() == {}
         remembered = memory(driver)
-        for way in walks(story.states).values():
-            world = NorthboundWorld(driver, observer)
+        for way in paths(story.states).values():
+            world = NorthboundDeployment(driver, observer)
             for state in way:
-                await world.go(state)
+                await world.change_to(state)
                 if way[0] is story.states[0]:
-                    await world.check_afresh(server.remote)
+                    await world.check_after_restart(server.remote)
                 assert others_than_ours(await observer.raw()) == others
         left = await observer.raw()
         assert {table: rows.keys() for table, rows in left.items() if table != "Chassis_Template_Var"} == {
@@ -542,8 +543,8 @@ async def test_every_story(story: Story, server: Server) -> None:
 # One database, two deployments
 
 
-async def test_two_deployments_do_not_see_each_other(server: Server) -> None:
-    async with Watched(server.remote, "one") as one, Watched(server.remote, "two") as two:
+async def test_two_deployments_in_one_database_are_independent(server: OvsdbServer) -> None:
+    async with RecordingDriver(server.remote, "one") as one, RecordingDriver(server.remote, "two") as two:
         await one.wait_ready(DEADLINE)
         await two.wait_ready(DEADLINE)  # each deployment has a lock of its own
         rows = [LoadBalancerGroup(name="net1"), SwitchGroup(switch="net1", group="net1")]
@@ -594,7 +595,7 @@ def make_state(model: str) -> State:
     return replace(state, expected={NORTHBOUND: render_rows(state.snapshot())})
 
 
-NEAR, LOCAL_IP = Owner(Kind.NEAR_NETWORK, "net1"), Owner(Kind.LOCAL_IP, "lip")
+NEAR, LOCAL_IP = Owner(Kind.PER_CHASSIS_NETWORK, "net1"), Owner(Kind.LOCAL_IP, "lip")
 VIP_LSP, HELD_ADDRESS = ("Logical_Switch_Port", "vip-net1"), f"{derive_mac('net1')} 10.0.0.200"
 LOCAL = Owner(Kind.LOAD_BALANCER, "local")
 _LOCAL_ROWS = [
@@ -796,14 +797,14 @@ HARMLESS = {"a foreign load balancer joins our group", "words that mean nothing 
 
 
 @pytest.mark.parametrize("mischief", MISCHIEF)
-async def test_mischief_is_noticed_and_put_right(mischief: str, server: Server) -> None:
+async def test_drift_is_detected_and_repaired(mischief: str, server: OvsdbServer) -> None:
     operations, owners = MISCHIEF[mischief]
 
     state = make_state(MODEL)
-    async with Observer(server) as observer, Watched(server.remote) as driver:
+    async with Observer(server) as observer, RecordingDriver(server.remote) as driver:
         await driver.wait_ready(DEADLINE)
-        world = NorthboundWorld(driver, observer)
-        await world.go(state)
+        world = NorthboundDeployment(driver, observer)
+        await world.change_to(state)
         await observer.write(*operations)
         await observer.settle()
         await eventually(lambda: driver.foreign, f"changes of {owners}", is_enough=owners.issubset)
@@ -815,29 +816,31 @@ async def test_mischief_is_noticed_and_put_right(mischief: str, server: Server) 
             assert await driver.lines() == sorted(state.expected[NORTHBOUND].splitlines())
         else:
             await world.check(state)
-        await world.check_afresh(server.remote)
+        await world.check_after_restart(server.remote)
 
 
-async def test_a_row_that_somebody_changes_back_at_once_does_not_keep_the_database_busy(
-    server: Server, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+async def test_contended_row_is_restored_with_growing_delays_and_reported(
+    server: OvsdbServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The row is restored immediately a few times, then with growing delays; each change is logged, and the status is
     ERROR."""
 
-    pauses, notice = list[float](), Contention.notice
+    pauses, notice = list[float](), Contention.record_drift
 
     def note(contention: Contention, owner: Owner, now: float) -> float:
         pauses.append(notice(contention, owner, now))
         return pauses[-1]
 
-    monkeypatch.setattr(Contention, "notice", note)
+    monkeypatch.setattr(Contention, "record_drift", note)
     snapshot = STORIES[0].states[0].snapshot()
     net = MARK.uuid(("Logical_Switch", "net1"))
     columns = {"Logical_Switch": TableMonitor(columns=("name",))}
     writes, tasks = [0], set[asyncio.Task[list[Json]]]()
 
     def change_back(event: Event) -> None:
-        for uuid, change in event.tables.get(*columns, {}).items() if isinstance(event, Contents | Changes) else ():
+        for uuid, change in (
+            event.tables.get(*columns, {}).items() if isinstance(event, FullContents | ContentChanges) else ()
+        ):
             row = change.get("modify") or change.get("initial") or {}
             if uuid == net and row.get("name") == "net1":
                 writes[0] += 1
@@ -846,11 +849,12 @@ async def test_a_row_that_somebody_changes_back_at_once_does_not_keep_the_databa
                 tasks.add(asyncio.ensure_future(hostile.transact([evil])))
 
     hostile = Client(
-        Settings(remotes=parse_remotes(server.remote), database=DATABASE, tables=columns, timing=QUICK), change_back
+        Settings(remotes=parse_remotes(server.remote), database=DATABASE, tables=columns, timing=FAST_TIMING),
+        change_back,
     )
     driver = OvnDriver(
         ovn_settings(server.remote),
-        on_foreign_change=lambda owner, what: reconciler.note_foreign_change(owner, what),  # noqa: PLW0108
+        on_foreign_change=lambda owner, what: reconciler.note_drift(owner, what),  # noqa: PLW0108
     )
     reconciler = Reconciler(
         dataplane=OVN, driver=driver, snapshot=lambda: snapshot, clock=asyncio.get_running_loop().time
@@ -866,9 +870,9 @@ async def test_a_row_that_somebody_changes_back_at_once_does_not_keep_the_databa
             await asyncio.gather(*tasks)
             await eventually(lambda: reconciler.applied(NET).error is not None)
             assert reconciler.contended() == 1
-        expected = [0.0, *(FIRST_PAUSE * 2**number for number in range(len(pauses)))]
+        expected = [0.0, *(MIN_PAUSE * 2**number for number in range(len(pauses)))]
         assert [*dict.fromkeys(pauses)] == expected[: len({*pauses})], "each repair waits twice as long as the last"
-        assert driver.foreign_changes.keys() == {("Logical_Switch", "name")}
+        assert driver.drift_counts.keys() == {("Logical_Switch", "name")}
         reconciler.retry_now()
         await eventually(lambda: reconciler.applied(NET).error is None)
         running.cancel()
@@ -877,22 +881,22 @@ async def test_a_row_that_somebody_changes_back_at_once_does_not_keep_the_databa
     assert any("keeps changing its rows: put right 3 times, next in 0.1 s" in line for line in caplog.messages)
 
 
-async def test_mischief_while_nobody_looks_is_found_by_a_resync(server: Server) -> None:
+async def test_drift_during_downtime_is_repaired_by_a_resync(server: OvsdbServer) -> None:
     """Drift that happens while no driver is connected is found by a new process: all changes that fit together."""
 
     state = make_state(MODEL)
     async with Observer(server) as observer:
-        async with Watched(server.remote) as driver:
+        async with RecordingDriver(server.remote) as driver:
             await driver.wait_ready(DEADLINE)
-            world = NorthboundWorld(driver, observer)
-            await world.go(state)
+            world = NorthboundDeployment(driver, observer)
+            await world.change_to(state)
         together = [name for name in MISCHIEF if name not in {"a group is renamed", "a switch goes, with its ports"}]
         for name in together:
             with suppress(AssertionError):
                 await observer.write(*MISCHIEF[name][0])
         copy = {"name": "copy", "external_ids": encode_map(MARK.external_ids(SIX, ("Load_Balancer", "six-tcp")))}
         await observer.write({"op": "insert", "table": "Load_Balancer", "row": copy})
-        async with Watched(server.remote) as driver:
+        async with RecordingDriver(server.remote) as driver:
             await driver.wait_ready(DEADLINE)
             world.sites[0].driver = driver
             await world.restart()
@@ -900,13 +904,13 @@ async def test_mischief_while_nobody_looks_is_found_by_a_resync(server: Server) 
             assert await driver.lines() == sorted(state.expected[NORTHBOUND].splitlines())
 
 
-async def test_a_copy_of_a_row_goes_and_the_row_stays(server: Server) -> None:
+async def test_copy_of_a_row_is_deleted_and_the_original_stays(server: OvsdbServer) -> None:
     """Copies of rows, including Fairlead's mark, are deleted, and the original rows stay."""
 
-    async with Observer(server) as observer, Watched(server.remote) as driver:
+    async with Observer(server) as observer, RecordingDriver(server.remote) as driver:
         await driver.wait_ready(DEADLINE)
-        world = NorthboundWorld(driver, observer)
-        await world.go(make_state(MODEL))
+        world = NorthboundDeployment(driver, observer)
+        await world.change_to(make_state(MODEL))
         marks = encode_map(MARK.external_ids(WEB, LB))
         [made, _] = await observer.write(
             {
@@ -931,14 +935,14 @@ async def test_a_copy_of_a_row_goes_and_the_row_stays(server: Server) -> None:
         }
 
 
-async def test_copies_of_rows_that_hold_others(server: Server) -> None:
+async def test_copies_of_rows_that_hold_other_rows_are_deleted(server: OvsdbServer) -> None:
     """Copies of rows that hold others are deleted: a switch that shares ports and groups, a router with a port with
     marked addresses, a group without an owner."""
 
-    async with Observer(server) as observer, Watched(server.remote) as driver:
+    async with Observer(server) as observer, RecordingDriver(server.remote) as driver:
         await driver.wait_ready(DEADLINE)
-        world = NorthboundWorld(driver, observer)
-        await world.go(make_state(MODEL))
+        world = NorthboundDeployment(driver, observer)
+        await world.change_to(make_state(MODEL))
         raw = await observer.raw()
 
         def copy(key: tuple[str, ...], **columns: Json) -> Json:
@@ -949,8 +953,8 @@ async def test_copies_of_rows_that_hold_others(server: Server) -> None:
             copy(SWITCH),
             {**copy(VIP_LRP, name="copy"), "uuid-name": "port"},
             copy(("Logical_Router", "vip-net1"), ports=["named-uuid", "port"], static_routes=["set", []]),
-            copy(GROUP, name=join_text(("fairlead", MARK.deployment, "nobody", "net1"))),
-            copy(GROUP, name=join_text(("fairlead", MARK.deployment, "net1"))),
+            copy(GROUP, name=join_mark(("fairlead", MARK.deployment, "nobody", "net1"))),
+            copy(GROUP, name=join_mark(("fairlead", MARK.deployment, "net1"))),
         )
         await eventually_equal(lambda: len([owner for owner in driver.foreign if "orphan" in owner.id]), 4)
         await world.repair()
@@ -959,11 +963,11 @@ async def test_copies_of_rows_that_hold_others(server: Server) -> None:
         assert counts == {table: len(rows) + (table == GROUP[0]) for table, rows in raw.items()}
 
 
-async def test_an_orphan_that_finds_its_owner_again(server: Server) -> None:
-    async with Observer(server) as observer, Watched(server.remote) as driver:
+async def test_orphaned_row_returns_to_its_owner(server: OvsdbServer) -> None:
+    async with Observer(server) as observer, RecordingDriver(server.remote) as driver:
         await driver.wait_ready(DEADLINE)
-        world = NorthboundWorld(driver, observer)
-        await world.go(make_state(MODEL))
+        world = NorthboundDeployment(driver, observer)
+        await world.change_to(make_state(MODEL))
         rows = await driver.read(WEB)
         await observer.mutate(LB, ["external_ids", "insert", encode_map({"theirs": "1"})])
         await observer.mutate(LB, ["external_ids", "delete", "fairlead:owner"])
@@ -976,11 +980,11 @@ async def test_an_orphan_that_finds_its_owner_again(server: Server) -> None:
         await world.check(make_state(MODEL))
 
 
-async def test_a_row_that_lost_our_mark_is_not_touched(server: Server) -> None:
+async def test_row_without_the_ownership_mark_is_not_changed(server: OvsdbServer) -> None:
     """A row that lost Fairlead's mark is not touched, and its owner stays in ERROR until it is removed."""
 
     row = LoadBalancer(name="web-tcp", protocol="tcp", services=())
-    async with Observer(server) as observer, Watched(server.remote) as driver:
+    async with Observer(server) as observer, RecordingDriver(server.remote) as driver:
         await driver.wait_ready(DEADLINE)
         await driver.put(WEB, row)
         await observer.mutate(LB, ["external_ids", "delete", "fairlead"])
@@ -1021,11 +1025,11 @@ BASE: dict[Owner, tuple[OvnRow, ...]] = {
         LogicalRouterPolicy(name="lip", router="r1", priority=7, match="ip4", action="reroute", nexthops=("10.0.0.9",)),
     ),
 }
-STRANGER = Owner(Kind.ROUTER, "r2")
+UNKNOWN_ROW = Owner(Kind.ROUTER, "r2")
 NOTHING_THERE = Diff(creates={}, updates={}, deletes={})
 
 
-async def put_base(driver: Watched) -> None:
+async def put_base(driver: RecordingDriver) -> None:
     for owner, rows in BASE.items():
         await driver.put(owner, *rows)
 
@@ -1043,15 +1047,20 @@ def update(before: OvnRow, after: OvnRow) -> Diff:
 
 
 REFUSED: dict[str, tuple[Owner, Diff, type[DriverError], str]] = {
-    "port of no switch": (STRANGER, creates(LogicalSwitchPort(name="p", switch="no")), MissingReference, "refers to"),
+    "port of no switch": (
+        UNKNOWN_ROW,
+        creates(LogicalSwitchPort(name="p", switch="no")),
+        MissingReference,
+        "refers to",
+    ),
     "port of no router": (
-        STRANGER,
+        UNKNOWN_ROW,
         creates(LogicalRouterPort(name="p", router="no", mac="02:00:00:00:00:02", networks=("10.0.0.2/24",))),
         MissingReference,
         "refers to Logical_Router no",
     ),
     "route of no router": (
-        STRANGER,
+        UNKNOWN_ROW,
         creates(StaticRoute(router="no", ip_prefix="::/0", nexthop="::1")),
         MissingReference,
         "refers to Logical_Router no",
@@ -1118,7 +1127,7 @@ REFUSED: dict[str, tuple[Owner, Diff, type[DriverError], str]] = {
         "in group net1 web-tcp still refers to Load_Balancer web-tcp",
     ),
     "a row twice": (NET, creates(*BASE[NET]), DriverError, "duplicate uuid"),
-    "a row of another": (STRANGER, creates(*BASE[NET]), DriverError, "duplicate uuid"),
+    "a row of another": (UNKNOWN_ROW, creates(*BASE[NET]), DriverError, "duplicate uuid"),
     "an address of another": (API, creates(BASE[WEB][2]), DriverError, "loadbalancer/web has"),
     "a variable of another": (
         API,
@@ -1157,10 +1166,10 @@ REFUSED: dict[str, tuple[Owner, Diff, type[DriverError], str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-async def test_what_is_refused_changes_nothing(case: str, server: Server) -> None:
+async def test_rejected_change_has_no_effect(case: str, server: OvsdbServer) -> None:
     owner, refused, error, words = REFUSED[case]
 
-    async with Observer(server) as observer, Watched(server.remote) as driver:
+    async with Observer(server) as observer, RecordingDriver(server.remote) as driver:
         await driver.wait_ready(DEADLINE)
         await put_base(driver)
         before, seen = await observer.raw(), await observer.settle()
@@ -1173,8 +1182,8 @@ async def test_what_is_refused_changes_nothing(case: str, server: Server) -> Non
         assert driver.foreign == []
 
 
-async def test_a_group_that_is_attached_stays(server: Server) -> None:
-    async with Watched(server.remote) as driver:
+async def test_attached_group_cannot_be_deleted(server: OvsdbServer) -> None:
+    async with RecordingDriver(server.remote) as driver:
         await driver.wait_ready(DEADLINE)
         await put_base(driver)
         await driver.put(WEB)
@@ -1185,15 +1194,15 @@ async def test_a_group_that_is_attached_stays(server: Server) -> None:
         await driver.put(VIPS)
 
 
-async def test_what_is_gone_may_be_deleted_again(server: Server) -> None:
-    async with Observer(server) as observer, Watched(server.remote) as driver:
+async def test_deletion_of_absent_rows_succeeds(server: OvsdbServer) -> None:
+    async with Observer(server) as observer, RecordingDriver(server.remote) as driver:
         await driver.wait_ready(DEADLINE)
         await put_base(driver)
         for owner, rows in reversed(BASE.items()):
             await driver.apply(owner, deletes(*reversed(rows)))
             await driver.apply(owner, deletes(*reversed(rows)))
         assert await driver.read_all() == {}
-        assert holds_nothing(await observer.raw())
+        assert has_no_rows(await observer.raw())
         assert driver.foreign == []
 
 
@@ -1283,7 +1292,7 @@ def random_rows(owner: Owner, dice: random.Random) -> Rows:
 
 
 @pytest.mark.parametrize("seed", range(6))
-async def test_the_fake_and_the_database_agree(seed: int, server: Server) -> None:
+async def test_fake_driver_and_ovsdb_server_agree_on_random_changes(seed: int, server: OvsdbServer) -> None:
     dice = random.Random(seed)
     kinds = {Kind.NETWORK: "n", Kind.ROUTER: "r", Kind.PORT: "p", Kind.VIP_NETWORK: "v", Kind.LOAD_BALANCER: "b"}
     kinds[Kind.LOCAL_IP] = "l"
@@ -1297,7 +1306,7 @@ async def test_the_fake_and_the_database_agree(seed: int, server: Server) -> Non
         return None
 
     fake, done = FakeDriver(references), 0
-    async with Watched(server.remote) as driver:
+    async with RecordingDriver(server.remote) as driver:
         await driver.wait_ready(DEADLINE)
         for _ in range(500):
             owner = dice.choice(owners)
@@ -1309,7 +1318,7 @@ async def test_the_fake_and_the_database_agree(seed: int, server: Server) -> Non
             done += expected is None
         assert driver.foreign == []
     assert 100 < done < 400, "the dice give too little of either"
-    async with Watched(server.remote) as fresh:
+    async with RecordingDriver(server.remote) as fresh:
         await fresh.wait_ready(DEADLINE)
         assert await fresh.read_all() == await fake.read_all()
 
@@ -1317,7 +1326,7 @@ async def test_the_fake_and_the_database_agree(seed: int, server: Server) -> Non
 # Minimal writes
 
 
-def test_a_transaction_writes_the_columns_that_differ() -> None:
+def test_transaction_writes_only_changed_columns() -> None:
     before = LoadBalancer(name="web", protocol="tcp", services=(VirtualService(vip="a:1", backends=("b:1",)),))
     after = replace(before, services=(VirtualService(vip="a:1", backends=("b:1", "b:2")),))
     key, switch = ("Load_Balancer", "web"), LogicalSwitchPort(name="p", switch="n", options=(("a", "b"),))
@@ -1328,17 +1337,17 @@ def test_a_transaction_writes_the_columns_that_differ() -> None:
     assert written == change(("Logical_Switch_Port", "p"), enabled=False)
 
 
-async def test_one_vip_is_one_pair_of_one_row(server: Server) -> None:
+async def test_vip_change_updates_one_entry_of_one_row(server: OvsdbServer) -> None:
     """A VIP's change is one update of its own entry, without a moment in which it is missing."""
 
     before = make_state(MODEL)
     after = make_state(MODEL.replace("b/10.0.0.12:8080", "c/10.0.0.13:8080"))
-    async with Observer(server) as observer, Watched(server.remote) as driver:
+    async with Observer(server) as observer, RecordingDriver(server.remote) as driver:
         await driver.wait_ready(DEADLINE)
-        world = NorthboundWorld(driver, observer)
-        await world.go(before)
+        world = NorthboundDeployment(driver, observer)
+        await world.change_to(before)
         old, seen = await observer.raw(), await observer.settle()
-        await world.go(after)
+        await world.change_to(after)
         new, vip = await observer.raw(), "10.0.0.10:80"
         identity = MARK.uuid(LB)
         entry = decode_map(new["Load_Balancer"][identity]["vips"])[vip]
@@ -1350,8 +1359,8 @@ async def test_one_vip_is_one_pair_of_one_row(server: Server) -> None:
         assert old == new
 
 
-async def test_networks_of_others_stay_when_the_port_changes(server: Server) -> None:
-    async with Observer(server) as observer, Watched(server.remote) as driver:
+async def test_networks_of_other_owners_stay_when_a_router_port_changes(server: OvsdbServer) -> None:
+    async with Observer(server) as observer, RecordingDriver(server.remote) as driver:
         await driver.wait_ready(DEADLINE)
         await put_base(driver)
         seen = await observer.settle()
@@ -1368,10 +1377,10 @@ async def test_networks_of_others_stay_when_the_port_changes(server: Server) -> 
 
 
 @pytest.mark.parametrize("others", [1, 500])
-async def test_the_work_for_one_does_not_grow_with_the_others(others: int, server: Server) -> None:
+async def test_update_size_of_a_load_balancer_is_independent_of_the_others(others: int, server: OvsdbServer) -> None:
     """The bytes on the wire for one more load balancer are independent of the number on the network."""
 
-    async with Observer(server) as observer, Watched(server.remote) as driver:
+    async with Observer(server) as observer, RecordingDriver(server.remote) as driver:
         await driver.wait_ready(DEADLINE)
         await put_base(driver)
         owners = [Owner(Kind.LOAD_BALANCER, f"lb{number}") for number in range(others + 1)]
@@ -1399,8 +1408,8 @@ def balancer_rows(number: int, name: str) -> tuple[OvnRow, ...]:
     )
 
 
-async def test_the_replica_keeps_the_objects_of_the_writer(server: Server) -> None:
-    async with Watched(server.remote) as driver:
+async def test_replica_returns_the_row_objects_of_the_writer(server: OvsdbServer) -> None:
+    async with RecordingDriver(server.remote) as driver:
         await driver.wait_ready(DEADLINE)
         await put_base(driver)
         before, after = BASE[WEB][0], LoadBalancer(name="web-tcp", protocol="udp", services=())
@@ -1417,7 +1426,7 @@ async def test_the_replica_keeps_the_objects_of_the_writer(server: Server) -> No
 class Proxy:
     """Proxy between a driver and its server. `fault` is called for every transaction of the driver."""
 
-    def __init__(self, server: Server, fault: Callable[[], str] = lambda: "") -> None:
+    def __init__(self, server: OvsdbServer, fault: Callable[[], str] = lambda: "") -> None:
         self.server = server
         self.path = server.folder / "proxy.sock"
         self.remote = f"unix:{self.path}"
@@ -1511,8 +1520,8 @@ def random_model(dice: random.Random) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["server", "clustered"])
-async def test_lost_replies_neither_double_nor_lose(kind: str, request: pytest.FixtureRequest) -> None:
-    server: Server = request.getfixturevalue(kind)
+async def test_lost_replies_neither_duplicate_nor_lose_changes(kind: str, request: pytest.FixtureRequest) -> None:
+    server: OvsdbServer = request.getfixturevalue(kind)
     dice = random.Random(7)
     faults: list[str] = []
 
@@ -1520,7 +1529,7 @@ async def test_lost_replies_neither_double_nor_lose(kind: str, request: pytest.F
         faults.append(dice.choice(["", "", "before", "after", "between"]))
         return faults[-1]
 
-    async def rest(world: NorthboundWorld, resyncs: list[int]) -> None:
+    async def rest(world: NorthboundDeployment, resyncs: list[int]) -> None:
         """Run the reconciler as the server does: with a resync whenever the driver is ready again."""
         while True:
             await world.driver.wait_ready(DEADLINE)
@@ -1534,8 +1543,8 @@ async def test_lost_replies_neither_double_nor_lose(kind: str, request: pytest.F
                 world.now = due
 
     resyncs: list[int] = []
-    async with Observer(server) as observer, Proxy(server, fault) as proxy, Watched(proxy.remote) as driver:
-        world = NorthboundWorld(driver, observer)
+    async with Observer(server) as observer, Proxy(server, fault) as proxy, RecordingDriver(proxy.remote) as driver:
+        world = NorthboundDeployment(driver, observer)
         documents: object = {}
         for _ in range(25):
             model = random_model(dice)
@@ -1545,26 +1554,30 @@ async def test_lost_replies_neither_double_nor_lose(kind: str, request: pytest.F
             await rest(world, resyncs)
             assert raw_lines(await observer.raw()) == sorted(render_rows(world.snapshot).splitlines())
             assert await driver.lines() == sorted(render_rows(world.snapshot).splitlines())
-        world.reconciler.mark(world._change(NOTHING))
+        world.reconciler.mark(world._change(EMPTY_STATE))
         await rest(world, resyncs)
-        assert holds_nothing(await observer.raw())
+        assert has_no_rows(await observer.raw())
         assert driver.foreign == []
     assert len(faults) > 150
     assert min(faults.count(name) for name in ("before", "after", "between")) > 20
 
 
-async def test_mischief_in_the_middle_of_an_apply_is_put_right(server: Server) -> None:
+async def test_drift_during_an_apply_is_repaired(server: OvsdbServer) -> None:
     """Drift during an apply is repaired, even if its update arrives while the reconciler records its own success."""
 
     states = [make_state(MODEL), make_state(MODEL.replace("b/10.0.0.12:8080", "c/10.0.0.13:8080"))]
     fault = ""
-    async with Observer(server) as observer, Proxy(server, lambda: fault) as proxy, Watched(proxy.remote) as driver:
+    async with (
+        Observer(server) as observer,
+        Proxy(server, lambda: fault) as proxy,
+        RecordingDriver(proxy.remote) as driver,
+    ):
         await driver.wait_ready(DEADLINE)
-        world = NorthboundWorld(driver, observer)
-        await world.go(states[0])
+        world = NorthboundDeployment(driver, observer)
+        await world.change_to(states[0])
         world.reconciler.mark(world._change(states[1]))
         fault = "late"
-        resting = asyncio.create_task(world.rest())
+        resting = asyncio.create_task(world.run_until_idle())
         await eventually(lambda: bool(proxy.held))
         await observer.write(delete(("Load_Balancer", "web-udp")))
         await eventually(lambda: ("Load_Balancer", "web-udp") not in driver._replica.rows[WEB])
@@ -1578,10 +1591,10 @@ async def test_mischief_in_the_middle_of_an_apply_is_put_right(server: Server) -
         await world.check(states[1])
 
 
-async def test_a_slow_answer_is_no_answer(server: Server) -> None:
+async def test_late_commit_after_a_timeout_is_detected_as_drift(server: OvsdbServer) -> None:
     """A transaction that committed after its timeout is detected like drift, so the owner is read again."""
 
-    async with Observer(server) as observer, Watched(server.remote) as driver:
+    async with Observer(server) as observer, RecordingDriver(server.remote) as driver:
         await driver.wait_ready(DEADLINE)
         driver._timeout = 0.05
         server.send(signal.SIGSTOP)
@@ -1596,10 +1609,10 @@ async def test_a_slow_answer_is_no_answer(server: Server) -> None:
 # Several servers
 
 
-async def test_one_writes_and_the_next_takes_over(server: Server) -> None:
-    async with Proxy(server) as proxy, Watched(server.remote) as second:
+async def test_standby_becomes_leader_after_the_leader_disconnects(server: OvsdbServer) -> None:
+    async with Proxy(server) as proxy, RecordingDriver(server.remote) as second:
         await second.wait_ready(DEADLINE)
-        async with Watched(proxy.remote) as first:
+        async with RecordingDriver(proxy.remote) as first:
             await eventually(lambda: first.connected)
             await second.put(NET, *BASE[NET])
             await eventually(lambda: bool(first._replica.rows))
@@ -1621,14 +1634,14 @@ async def test_one_writes_and_the_next_takes_over(server: Server) -> None:
             with pytest.raises(Unavailable, match="another server has the lock"):
                 await first.put(NET, *BASE[NET])
             assert await first.read_all() == {NET2: by_key(BASE[NET2])}
-            assert first.said in [["ready", reason] for reason in REASONS_OF_A_KILL]
+            assert first.said in [["ready", reason] for reason in KILL_ERRORS]
         assert second.said == ["ready", "closed", "ready"]
 
 
-async def test_a_lock_that_was_stolen_is_noticed_by_the_database(server: Server) -> None:
+async def test_stolen_lock_fails_the_next_transaction(server: OvsdbServer) -> None:
     """The assertion in the transaction detects a stolen lock before the driver receives the update."""
 
-    async with Watched(server.remote) as driver:
+    async with RecordingDriver(server.remote) as driver:
         await driver.wait_ready(DEADLINE)
         put = diff(by_key(BASE[NET]), await driver.read(NET))
         with socket.socket(socket.AF_UNIX) as thief:
@@ -1644,10 +1657,10 @@ async def test_a_lock_that_was_stolen_is_noticed_by_the_database(server: Server)
         await driver.put(NET, *BASE[NET])
 
 
-async def test_who_takes_the_lock_has_it_and_the_other_is_told_and_gets_it_back_in_the_end(server: Server) -> None:
-    async with Watched(server.remote) as first:
+async def test_taken_lock_is_reported_to_the_previous_leader_and_returns_later(server: OvsdbServer) -> None:
+    async with RecordingDriver(server.remote) as first:
         await first.wait_ready(DEADLINE)
-        async with Watched(server.remote) as second:
+        async with RecordingDriver(server.remote) as second:
             await eventually(lambda: second.connected)
             await second.ping()
             with pytest.raises(Standby):
@@ -1666,13 +1679,13 @@ async def test_who_takes_the_lock_has_it_and_the_other_is_told_and_gets_it_back_
 # Database outages
 
 
-async def test_a_server_that_restarts(server: Server) -> None:
+async def test_driver_reconnects_after_a_server_restart(server: OvsdbServer) -> None:
     state = make_state(MODEL)
-    async with Watched(server.remote) as driver:
+    async with RecordingDriver(server.remote) as driver:
         await driver.wait_ready(DEADLINE)
         async with Observer(server) as observer:
-            world = NorthboundWorld(driver, observer)
-            await world.go(state)
+            world = NorthboundDeployment(driver, observer)
+            await world.change_to(state)
         server.stop()
         await eventually(lambda: not driver.ready)
         for attempt in (driver.read_all(), driver.read(WEB), driver.put(WEB)):
@@ -1683,7 +1696,7 @@ async def test_a_server_that_restarts(server: Server) -> None:
             await driver.wait_ready(0.05)
         server.start()
         await driver.wait_ready(DEADLINE)
-        assert driver.said in [["ready", reason, "ready"] for reason in REASONS_OF_A_KILL]
+        assert driver.said in [["ready", reason, "ready"] for reason in KILL_ERRORS]
         assert len(driver.abilities) == 2, "asked at each connect: it may be a newer OVN"
         assert driver.foreign == []
         assert await world.reconciler.resync() == 0
@@ -1692,20 +1705,20 @@ async def test_a_server_that_restarts(server: Server) -> None:
             await world.check(state)
 
 
-async def test_a_database_that_was_lost_is_written_again(server: Server) -> None:
+async def test_lost_database_contents_are_written_again(server: OvsdbServer) -> None:
     state = make_state(MODEL)
-    async with Watched(server.remote) as driver:
+    async with RecordingDriver(server.remote) as driver:
         await driver.wait_ready(DEADLINE)
         async with Observer(server) as observer:
-            world = NorthboundWorld(driver, observer)
-            await world.go(state)
+            world = NorthboundDeployment(driver, observer)
+            await world.change_to(state)
             owners = {*driver._replica.rows}
             await observer.write(*({"op": "delete", "table": table, "where": []} for table in TABLES))
             await eventually(lambda: not driver._replica.rows)
             assert {*driver.foreign} == owners
             assert await world.reconciler.resync() > 5
             driver.foreign.clear()
-            await world.rest()
+            await world.run_until_idle()
             await world.check(state)
 
 
@@ -1758,7 +1771,7 @@ EXCLUSIVE = st.one_of(
 
 
 @given(EXCLUSIVE)
-def test_what_is_encoded_decodes_to_the_same(row: OvnRow) -> None:
+def test_encoded_row_decodes_to_the_same_row(row: OvnRow) -> None:
     columns = msgspec.json.decode(msgspec.json.encode(encode_columns(row)))  # type: ignore[arg-type]
     holder = next((getattr(row, name) for name in ("switch", "router", "load_balancer") if hasattr(row, name)), "")
     assert decode_row(row.key, columns, holder) == row
@@ -1771,24 +1784,24 @@ def test_what_is_encoded_decodes_to_the_same(row: OvnRow) -> None:
 
 @given(st.lists(TEXT, min_size=1, max_size=5))
 def test_joined_text_splits_into_its_parts(parts: list[str]) -> None:
-    text = join_text(parts)
-    assert split_text(text) == tuple(parts)
+    text = join_mark(parts)
+    assert split_mark(text) == tuple(parts)
     assert text.count(",") == len(parts) - 1
 
 
 @given(TEXT, NAME, NAME)
-def test_a_group_says_whose_it_is_in_its_name(deployment: str, identity: str, name: str) -> None:
+def test_group_name_encodes_its_owner(deployment: str, identity: str, name: str) -> None:
     mark, owner, row = Mark(deployment), Owner(Kind.VIP_NETWORK, identity), LoadBalancerGroup(name=name)
     columns = {"name": mark.group_name(owner, name)}
     claim = mark.read("Load_Balancer_Group", mark.uuid(row.key), columns)
     assert claim is not None
-    assert (claim.owner, claim.key, claim.orphan) == (owner, row.key, False)
+    assert (claim.owner, claim.key, claim.is_orphan) == (owner, row.key, False)
     assert decode_row(row.key, columns, "") == row
     assert Mark(deployment + "x").read("Load_Balancer_Group", mark.uuid(row.key), columns) is None
 
 
 @pytest.mark.parametrize("name", ["a,b", "100%", "with space", "ü€😀", 'quo"te', "a/b:c", "fd00::1", "\\"])
-async def test_odd_names_survive_the_database(name: str, server: Server) -> None:
+async def test_names_with_special_characters_survive_the_database(name: str, server: OvsdbServer) -> None:
     rows: tuple[OvnRow, ...] = (
         LogicalSwitch(name=name),
         LogicalSwitchPort(name=name, switch=name, addresses=(name,), options=((name, name),), enabled=False),
@@ -1805,11 +1818,11 @@ async def test_odd_names_survive_the_database(name: str, server: Server) -> None
         LogicalRouterPolicy(name=name, router=name, priority=1, match=name, action="drop"),
     )
     owner = Owner(Kind.ROUTER, name)
-    async with Watched(server.remote) as driver:
+    async with RecordingDriver(server.remote) as driver:
         await driver.wait_ready(DEADLINE)
         await driver.put(owner, *rows)
         assert await driver.read_all() == {owner: by_key(rows)}
-        async with Watched(server.remote) as fresh:
+        async with RecordingDriver(server.remote) as fresh:
             await eventually(lambda: fresh.connected)
             assert await fresh.read_all() == {owner: by_key(rows)}
         await driver.put(owner)

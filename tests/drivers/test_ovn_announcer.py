@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.drivers.ovn.vswitch.announcer import FEW, Announcer, Frame, parse_answers, parse_ports
-from fairlead.drivers.ovn.vswitch.database import Tools
+from fairlead.drivers.ovn.vswitch.announcer import MAX_SINGLE_QUERIES, Announcer, Frame, parse_answers, parse_ports
+from fairlead.drivers.ovn.vswitch.database import OvsTools
 
 PORTS = """\
 {"data":[["vb",2,["map",[["iface-id","port-b"],["ovn-installed","true"]]]],["br-int",65534,["map",[]]],["va",1,["map",[["iface-id","port-a"]]]],["lost",["set",[]],["map",[["iface-id","port-c"]]]],["broken",-1,["map",[["iface-id","port-d"]]]],["elsewhere",7,["map",[["iface-id","port-e"]]]],["external",1,["map",[]]]],"headings":["name","ofport","external_ids"]}
@@ -27,11 +27,11 @@ OFPST_FLOW reply (OF1.5) (xid=0x6):
 """
 
 
-def test_ports_of_machines_are_those_of_the_bridge_that_have_a_number():
+def test_only_bridge_ports_with_a_number_are_parsed():
     assert parse_ports(PORTS) == {"port-a": 1, "port-b": 2}
 
 
-def test_what_ovn_answers_is_read_of_its_flows():
+def test_arp_and_nd_responders_are_parsed_from_ovn_flows():
     """ARP and ND responders are read from OVN's flows; for ND the flow has the answer that ovn-controller sends."""
     found = (ip_address("10.0.0.200"), "02:00:00:00:ff:0a"), (ip_address("fd00:a::200"), "02:00:00:00:ff:0a")
     assert tuple(parse_answers(FLOWS)) == found
@@ -45,10 +45,10 @@ def announcer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Announcer:
     )
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    return Announcer("br-int", Tools(tmp_path))
+    return Announcer("br-int", OvsTools(tmp_path))
 
 
-async def test_frames_leave_in_one_message_each_by_its_ports(announcer: Announcer, tmp_path: Path):
+async def test_each_frame_is_sent_in_one_packet_out_to_its_ports(announcer: Announcer, tmp_path: Path):
     await announcer.send([Frame(octets=b"\x01\xff", ports=[1, 7]), Frame(octets=b"\x02", ports=[3])])
     assert (tmp_path / "said").read_text() == (
         "-O OpenFlow15 bundle br-int -\n"
@@ -57,12 +57,16 @@ async def test_frames_leave_in_one_message_each_by_its_ports(announcer: Announce
     )
 
 
-@pytest.mark.parametrize(("many", "asked"), [(1, 2), (FEW // 2, FEW), (FEW, 2)])
-async def test_few_addresses_are_looked_for_one_by_one_and_many_all_at_once(
+@pytest.mark.parametrize(
+    ("many", "asked"), [(1, 2), (MAX_SINGLE_QUERIES // 2, MAX_SINGLE_QUERIES), (MAX_SINGLE_QUERIES, 2)]
+)
+async def test_few_addresses_are_looked_up_one_by_one_and_many_in_one_dump(
     announcer: Announcer, tmp_path: Path, many: int, asked: int
 ):
     addresses = [ip_address(f"{prefix}{number}") for number in range(many) for prefix in ("10.0.0.", "fd00::")]
-    assert (await announcer.answers(addresses)) == frozenset()
+    assert (await announcer.read_answers(addresses)) == frozenset()
     said = (tmp_path / "said").read_text().splitlines()
     assert len(said) == asked
-    assert ("-O OpenFlow15 dump-flows br-int arp,arp_op=1,arp_tpa=10.0.0.0" in said) is (len(addresses) <= FEW)
+    assert ("-O OpenFlow15 dump-flows br-int arp,arp_op=1,arp_tpa=10.0.0.0" in said) is (
+        len(addresses) <= MAX_SINGLE_QUERIES
+    )

@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 
 from fairlead.drivers.ovn.vswitch.counters import (
-    Switch,
+    SwitchCounters,
     SwitchSettings,
     parse_connections,
     parse_flows,
     parse_metered,
     parse_zones,
 )
-from fairlead.drivers.ovn.vswitch.database import SwitchError, Tools
+from fairlead.drivers.ovn.vswitch.database import OvsTools, SwitchError
 from fairlead.model.documents.addresses import parse_address
 from fairlead.model.documents.loadbalancer import Transport
-from fairlead.model.queries.counter_samples import Count
+from fairlead.model.queries.counter_samples import CounterValue
 from fairlead.model.queries.statistics import CountedService, parse_place
 
 FLOWS = """\
@@ -53,32 +53,32 @@ def service(place: str, transport: str, address: str, port: int) -> CountedServi
     )
 
 
-def test_flows_that_name_a_service_are_read_and_no_others():
+def test_only_flows_of_a_service_are_parsed():
     assert list(parse_flows(FLOWS, 100.0)) == [
         (
             service("datapath:1", "tcp", "10.0.0.94", 80),
             "connections",
-            Count(value=400, cookie=0x4566D864, created=100 - 10.731),
+            CounterValue(value=400, cookie=0x4566D864, created=100 - 10.731),
         ),
         (
             service("datapath:31", "udp", "fd00:a::10", 53),
             "connections",
-            Count(value=7, cookie=0xF2D7BDB9, created=100 - 3.607),
+            CounterValue(value=7, cookie=0xF2D7BDB9, created=100 - 3.607),
         ),
         (
             service("datapath:3", "sctp", "10.0.0.94", 80),
             "connections",
-            Count(value=9, cookie=0xB0C55855, created=89.5),
+            CounterValue(value=9, cookie=0xB0C55855, created=89.5),
         ),
         (
             service("datapath:1", "tcp", "fd00:a::10", 80),
             "errors",
-            Count(value=3, cookie=0x6C9F23AC, created=97.5),
+            CounterValue(value=3, cookie=0x6C9F23AC, created=97.5),
         ),
         (
             service("datapath:1", "tcp", "10.0.0.94", 80),
             "bytes_in",
-            Count(value=142400, cookie=0xF3285D55, created=100 - 14.899),
+            CounterValue(value=142400, cookie=0xF3285D55, created=100 - 14.899),
         ),
     ]
 
@@ -93,17 +93,17 @@ NEWER_FLOWS = """\
 """Flows of OVN 26.03 under Open vSwitch 4.0; the last two match no service: ICMP, and a register of another meaning."""
 
 
-def test_flows_that_have_the_service_in_a_register_are_read_too():
+def test_flows_with_the_service_in_a_register_are_parsed():
     assert list(parse_flows(NEWER_FLOWS, 100.0)) == [
         (
             service("datapath:1", "tcp", "10.0.0.216", 80),
             "connections",
-            Count(value=10, cookie=0x30DE4618, created=98.5),
+            CounterValue(value=10, cookie=0x30DE4618, created=98.5),
         ),
         (
             service("datapath:3", "udp", "fd00:a::7c10", 53),
             "connections",
-            Count(value=4, cookie=0x9D3F3D73, created=98.5),
+            CounterValue(value=4, cookie=0x9D3F3D73, created=98.5),
         ),
     ]
 
@@ -118,15 +118,27 @@ METERED_FLOWS = """\
 """Meters; the third counts traffic from outside, the fourth is an unmanaged limit, the fifth is no meter."""
 
 
-def test_answers_are_read_of_flows_that_meter_a_service():
+def test_byte_counters_are_parsed_from_flows_that_meter_a_service():
     assert list(parse_metered(METERED_FLOWS, 100.0)) == [
-        (service("datapath:1", "tcp", "10.0.0.94", 80), "bytes_out", Count(value=1720, cookie=0x71, created=95.75)),
-        (service("datapath:31", "udp", "fd00:a::10", 8000), "bytes_out", Count(value=900, cookie=0x72, created=95.5)),
-        (service("datapath:4", "tcp", "203.0.113.50", 80), "bytes_in", Count(value=700, cookie=0x75, created=95.5)),
+        (
+            service("datapath:1", "tcp", "10.0.0.94", 80),
+            "bytes_out",
+            CounterValue(value=1720, cookie=0x71, created=95.75),
+        ),
+        (
+            service("datapath:31", "udp", "fd00:a::10", 8000),
+            "bytes_out",
+            CounterValue(value=900, cookie=0x72, created=95.5),
+        ),
+        (
+            service("datapath:4", "tcp", "203.0.113.50", 80),
+            "bytes_in",
+            CounterValue(value=700, cookie=0x75, created=95.5),
+        ),
     ]
 
 
-def test_zones_are_called_as_ovn_controller_calls_them():
+def test_conntrack_zones_have_the_names_of_ovn_controller():
     assert parse_zones(ZONES) == NAMES
 
 
@@ -146,43 +158,45 @@ def tool(folder: Path, name: str, script: str) -> None:
 
 
 @pytest.fixture
-def switch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Switch:
+def switch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SwitchCounters:
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    return Switch(SwitchSettings(bridge="br-int", most_connections=10), Tools(tmp_path), lambda: 0.0)
+    return SwitchCounters(SwitchSettings(bridge="br-int", max_connections=10), OvsTools(tmp_path), lambda: 0.0)
 
 
-async def test_a_switch_that_does_not_answer_is_said_with_the_words_of_its_tool(switch: Switch, tmp_path: Path):
+async def test_switch_error_includes_the_message_of_its_tool(switch: SwitchCounters, tmp_path: Path):
     tool(tmp_path, "ovs-ofctl", "echo 'ovs-ofctl: br-int is not a bridge or a socket' >&2; exit 1")
     with pytest.raises(SwitchError, match="br-int is not a bridge or a socket"):
         await switch.read()
 
 
-async def test_a_tool_that_is_not_there_is_named(switch: Switch, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+async def test_missing_tool_is_named_in_the_error(
+    switch: SwitchCounters, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(SwitchError, match="ovs-vsctl: No such file or directory"):
-        await Tools(tmp_path).chassis()
+        await OvsTools(tmp_path).chassis()
 
 
-async def test_too_many_connections_are_not_listed(switch: Switch, tmp_path: Path):
+async def test_connections_above_the_limit_are_not_listed(switch: SwitchCounters, tmp_path: Path):
     tool(tmp_path, "ovs-ofctl", "true")
     tool(tmp_path, "ovs-appctl", 'test "$1" = dpctl/ct-get-nconns && echo 11')
     assert (await switch.read()) == {}
 
 
-async def test_what_a_busy_switch_says_late_is_of_the_same_flows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+async def test_late_reply_of_a_busy_switch_matches_the_same_flow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """A late reply of a busy switch matches the same flow: sent at 0, answered at 5, with a flow that is 10.731 s old
     by then."""
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     (tmp_path / "flows").write_text(FLOWS)
     tool(tmp_path, "ovs-ofctl", f'test "$5" = ip,ct_state=+new+trk && cat {tmp_path}/flows || true')
     tool(tmp_path, "ovs-appctl", "echo 11")
-    settings = SwitchSettings(bridge="br-int", most_connections=10)
+    settings = SwitchSettings(bridge="br-int", max_connections=10)
     looks = []
     for times in ([0.0, 5.0], [5.0, 5.0]):
         clock = chain(times, repeat(times[-1]))
-        looks.append(await Switch(settings, Tools(tmp_path), lambda clock=clock: next(clock)).read())
+        looks.append(await SwitchCounters(settings, OvsTools(tmp_path), lambda clock=clock: next(clock)).read())
     asked = service("datapath:1", "tcp", "10.0.0.94", 80)
     late, at_once = (each[asked].counts["connections"] for each in looks)
     assert (late.slack, at_once.created - late.created) == (5.0, 5.0)
-    assert at_once.goes_on(late)
-    assert late.goes_on(at_once)
+    assert at_once.is_same_counter(late)
+    assert late.is_same_counter(at_once)

@@ -19,29 +19,34 @@ from fairlead.drivers.ovsdb.values import Json, decode_map, decode_uuids
 from fairlead.model.documents.loadbalancer import LoadBalancer, Vip
 from fairlead.model.documents.owner import Kind, Owner
 from fairlead.model.registry.changeset import Changes
-from fairlead.model.registry.facts import FOREIGN, Fact
+from fairlead.model.registry.facts import UNMANAGED, Fact
 from fairlead.runtime.steps import Steps
 from fairlead.server import ovn
-from fairlead.server.ovn import ANSWERS_FOR_UNPLUGGED, NETWORKS_UNTOLD, OvnControl
+from fairlead.server.ovn import ANSWERS_FOR_UNPLUGGED, NETWORKS_NOT_READ, OvnControl
 from fairlead.store.model import Model
 from fairlead.store.sqlite import SqliteStore
-from harness.neutron import Net, Rtr, delete, insert
-from harness.ovsdb_server import DATABASE, QUICK, Server
+from harness.neutron import NeutronNetwork, NeutronRouter, delete, insert
+from harness.ovsdb_server import DATABASE, FAST_TIMING, OvsdbServer
 from harness.story import parse_model
 from harness.waiting import DEADLINE, eventually, eventually_equal
 
-N1, N2, N3, R1 = Net(name="n1"), Net(name="n2"), Net(name="n3"), Rtr(name="r1")
+N1, N2, N3, R1 = (
+    NeutronNetwork(name="n1"),
+    NeutronNetwork(name="n2"),
+    NeutronNetwork(name="n3"),
+    NeutronRouter(name="r1"),
+)
 
 
 def cloud() -> Iterator[Json]:
     """Yield N1 and N2 on a router, N3 without one, and the port of a VIP as Octavia creates it."""
     yield insert("NB_Global", {})
     for number, net in enumerate((N1, N2, N3), 1):
-        yield from net.make()
+        yield from net.create()
         yield net.subnet(f"10.{number}.0.0/24", f"10.{number}.0.1")
-    yield from R1.make()
-    yield from R1.join(N1, "10.1.0.1/24")
-    yield from R1.join(N2, "10.2.0.1/24")
+    yield from R1.create()
+    yield from R1.insert_port(N1, "10.1.0.1/24")
+    yield from R1.insert_port(N2, "10.2.0.1/24")
     yield from N1.port("vip", "10.1.0.200/24", owner="Octavia", device="lb-web", enabled=False)
     yield from N1.port("vm1", "10.1.0.11/24", device="vm1")
     yield from N2.port("vm2", "10.2.0.11/24", device="vm2")
@@ -69,7 +74,7 @@ class Slow:
         self.reached, self.go_on = asyncio.Event(), asyncio.Event()
 
     def observe(self, fact: Fact[Any], news: Any) -> Steps[None]:
-        if fact is FOREIGN and any(owner.kind is Kind.ROUTER for owner in news):
+        if fact is UNMANAGED and any(owner.kind is Kind.ROUTER for owner in news):
             self.reached.set()
             while not self.go_on.is_set():
                 yield
@@ -79,9 +84,11 @@ class Slow:
 class Cloud:
     """The database, and a server connected to it."""
 
-    def __init__(self, server: Server, folder: Path) -> None:
+    def __init__(self, server: OvsdbServer, folder: Path) -> None:
         remotes = parse_remotes(server.remote)
-        self.client = Client(Settings(remotes=remotes, database=DATABASE, tables={}, timing=QUICK), lambda event: None)
+        self.client = Client(
+            Settings(remotes=remotes, database=DATABASE, tables={}, timing=FAST_TIMING), lambda event: None
+        )
         self.configuration = Configuration(
             ovn=OvnOptions(northbound=server.remote, southbound=f"unix:{folder}/nothing.sock", owner_tag="test")
         )
@@ -156,7 +163,7 @@ def _without(row: dict[str, Json], ours: set[str]) -> dict[str, Json]:
     return left
 
 
-async def test_a_load_balancer_follows_the_router(server: Server, tmp_path: Path) -> None:
+async def test_load_balancer_rows_follow_its_router_and_networks(server: OvsdbServer, tmp_path: Path) -> None:
     """A load balancer on N1 follows its router, which gains N3 and loses N2, the network of a member; at last N1 is
     deleted."""
 
@@ -168,16 +175,19 @@ async def test_a_load_balancer_follows_the_router(server: Server, tmp_path: Path
         async with world.serving() as control:
             await world.carries(N1.switch, N2.switch, R1.row)
             assert before == await world.theirs()
-            assert control.condition().hindrances == (ANSWERS_FOR_UNPLUGGED,)
+            assert control.condition().blockers == (ANSWERS_FOR_UNPLUGGED,)
             with pytest.raises(Unreachable, match="Southbound"):  # agents would otherwise receive an empty slice
                 control.check_told()
-            await world.client.transact([*R1.join(N3, "10.3.0.1/24")], DEADLINE)
+            await world.client.transact([*R1.insert_port(N3, "10.3.0.1/24")], DEADLINE)
             await world.carries(N1.switch, N2.switch, N3.switch, R1.row)
             port = N2.port_id(R1.port_name(N2, "10.2.0.1/24"))
             end = await world.find("Logical_Router_Port", f"lrp-{port}")
             await world.client.transact(world.removal("Logical_Router", end), DEADLINE)
             await world.carries(N1.switch, N3.switch, R1.row)
-            assert (control.condition().follows, control.condition().followed["neutron", "network"]) == (True, 3)
+            assert (control.condition().imports_networks, control.condition().imported["neutron", "network"]) == (
+                True,
+                3,
+            )
         after = await world.theirs()
         async with world.serving() as control:  # the resync finds no difference
             await world.carries(N1.switch, N3.switch, R1.row)
@@ -187,12 +197,12 @@ async def test_a_load_balancer_follows_the_router(server: Server, tmp_path: Path
             await world.carries(N3.switch, R1.row)
 
 
-async def test_a_slow_follower_takes_nothing_away(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_slow_import_of_networks_removes_no_rows(
+    server: OvsdbServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows that depend on unmanaged networks stay until all of those are received, all others are reconciled. The first
     resync comes after a long wait, when only networks have been received."""
-    monkeypatch.setattr(reader, "SOME", 1)
+    monkeypatch.setattr(reader, "REPORT_SIZE", 1)
 
     world = Cloud(server, tmp_path)
     async with world.client:
@@ -201,7 +211,7 @@ async def test_a_slow_follower_takes_nothing_away(
         async with world.serving():
             await world.carries(N1.switch, N2.switch, R1.row)
         before = await world.theirs()
-        monkeypatch.setattr(ovn, "TOPOLOGY_PATIENCE", 0.05)
+        monkeypatch.setattr(ovn, "TOPOLOGY_TIMEOUT", 0.05)
         async with world.serving(slowly=True) as control:
             await world.slow.reached.wait()
             reconciler = control.central.reconciler
@@ -211,7 +221,7 @@ async def test_a_slow_follower_takes_nothing_away(
             await eventually(lambda: world.find("Logical_Switch", "own"))
             assert await world.carried() == {N1.switch, N2.switch, R1.row}
             known = reconciler.applied(Owner(Kind.LOAD_BALANCER, balancer().id))
-            assert (known.error, reconciler.statistics.applied) == (NETWORKS_UNTOLD, 1)
+            assert (known.error, reconciler.statistics.applied) == (NETWORKS_NOT_READ, 1)
             world.slow.go_on.set()
             await eventually_equal(lambda: len(reconciler), 0)
             assert await world.carried() == {N1.switch, N2.switch, R1.row}

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from fairlead.drivers.ovn.southbound.chassis import MILLISECONDS, Nodes
+from fairlead.drivers.ovn.southbound.chassis import MILLISECONDS, ChassisLiveness
 
 PATIENCE = 45.0
 
@@ -12,10 +12,10 @@ class Scene:
     """Chassis that share a clock with their reader."""
 
     now: float = 1000.0
-    nodes: Nodes = field(init=False)
+    nodes: ChassisLiveness = field(init=False)
 
     def __post_init__(self) -> None:
-        self.nodes = Nodes(lambda: self.now, PATIENCE)
+        self.nodes = ChassisLiveness(lambda: self.now, PATIENCE)
 
     def begin(self, **counts: int) -> None:
         """Set the initial contents of the database."""
@@ -27,14 +27,14 @@ class Scene:
         """Confirm a count by some chassis, and return the dead ones."""
         for name in names:
             self.nodes.take(name, {"modify": {"nb_cfg": count, **self.at()}})
-        self.nodes.judge()
+        self.nodes.evaluate()
         return set(self.nodes.dead)
 
     def at(self) -> dict[str, int]:
         return {"nb_cfg_timestamp": int(self.now * MILLISECONDS)}
 
 
-def test_after_a_long_pause_who_confirms_last_is_not_dead():
+def test_last_chassis_to_confirm_after_a_long_pause_is_not_dead():
     """A pause without servers kills no chassis: nb_cfg did not change, and one chassis is the first to confirm the next
     count."""
     scene = Scene()
@@ -45,7 +45,7 @@ def test_after_a_long_pause_who_confirms_last_is_not_dead():
     assert scene.confirm(8, "two") == set()
 
 
-def test_after_a_long_pause_who_confirms_nothing_is_dead_in_half_the_time():
+def test_silent_chassis_after_a_long_pause_is_dead_in_half_the_time():
     scene = Scene()
     scene.begin(one=7, two=7, three=7)
     scene.now += 3600.0
@@ -57,7 +57,7 @@ def test_after_a_long_pause_who_confirms_nothing_is_dead_in_half_the_time():
     assert scene.confirm(12, "one", "two", "three") == set()
 
 
-def test_while_somebody_counts_who_confirms_nothing_is_dead_after_their_patience():
+def test_silent_chassis_is_dead_after_the_timeout_while_others_confirm():
     scene = Scene()
     scene.begin(one=7, two=7, three=7)
     found = []
@@ -67,11 +67,11 @@ def test_while_somebody_counts_who_confirms_nothing_is_dead_after_their_patience
     assert found == [set(), set(), set(), {"three"}, {"three"}]
 
 
-def test_who_was_dead_before_the_reader_began_is_dead_to_it():
+def test_chassis_dead_before_the_reader_started_is_dead():
     scene = Scene()
     scene.begin(three=7)
     scene.now += 60.0
     scene.begin(one=11, two=11)
-    scene.nodes.judge()
+    scene.nodes.evaluate()
     assert scene.nodes.dead == {"three"}
     assert scene.confirm(12, "one") == {"three"}

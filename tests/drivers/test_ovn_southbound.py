@@ -11,16 +11,25 @@ import pytest
 from fairlead.drivers.interface import Unreachable
 from fairlead.drivers.ovn.southbound.driver import DATABASE, SouthboundReader, SouthboundSettings
 from fairlead.drivers.ovn.southbound.tables import SouthboundTables
-from fairlead.drivers.ovsdb.client import Changes, Client, Contents, Event, Settings
+from fairlead.drivers.ovsdb.client import Client, ContentChanges, Event, FullContents, Settings
 from fairlead.drivers.ovsdb.remotes import parse_remotes
 from fairlead.drivers.ovsdb.values import Json
 from fairlead.model.documents.addresses import parse_address
 from fairlead.model.documents.health import Endpoint, Health
 from fairlead.model.documents.loadbalancer import Transport
-from fairlead.model.queries.statistics import Datapath, Zone
-from fairlead.model.registry.facts import CHASSIS, HEALTH, PLUGGED, Fact, HealthNews, PluggedNews, ports_on, with_facts
+from fairlead.model.queries.statistics import ConntrackZone, Datapath
+from fairlead.model.registry.facts import (
+    CHASSIS,
+    HEALTH,
+    PLUGGED,
+    Fact,
+    HealthUpdate,
+    PluggedUpdate,
+    ports_on,
+    with_facts,
+)
 from fairlead.model.snapshot import Snapshot
-from harness.ovsdb_server import QUICK, SCHEMA, Server
+from harness.ovsdb_server import FAST_TIMING, SCHEMA, OvsdbServer
 from harness.step_counter import step
 from harness.waiting import DEADLINE, eventually, eventually_equal
 
@@ -30,13 +39,13 @@ OTHER = Endpoint("vm2", parse_address("10.0.0.12"), 80, Transport.TCP)
 
 
 @pytest.fixture(params=["create", pytest.param("create-cluster", marks=pytest.mark.slow)])
-def southbound(tmp_path: Path, servers: list[Server], request: pytest.FixtureRequest) -> Server:
+def southbound(tmp_path: Path, servers: list[OvsdbServer], request: pytest.FixtureRequest) -> OvsdbServer:
     """Start a database: after a reconnect a cluster sends only changes, a standalone server all contents."""
     here = [f"unix:{tmp_path}/raft"] if request.param == "create-cluster" else []
     subprocess.run(
         ["ovsdb-tool", request.param, tmp_path / "db", SCHEMA.with_name("ovn-sb.ovsschema"), *here], check=True
     )
-    servers.append(Server(tmp_path))
+    servers.append(OvsdbServer(tmp_path))
     servers[0].start()
     return servers[0]
 
@@ -44,14 +53,16 @@ def southbound(tmp_path: Path, servers: list[Server], request: pytest.FixtureReq
 class Southbound:
     """Stand-in for northd and ovn-controller, and a reader that records its facts."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: OvsdbServer) -> None:
         remotes = parse_remotes(server.remote)
-        self.client = Client(Settings(remotes=remotes, database=DATABASE, tables={}, timing=QUICK), lambda event: None)
+        self.client = Client(
+            Settings(remotes=remotes, database=DATABASE, tables={}, timing=FAST_TIMING), lambda event: None
+        )
         self.told: list[dict[Endpoint, Health | None]] = []
         self.known: dict[Endpoint, Health | None] = {}
-        self.seen: list[PluggedNews] = []
+        self.seen: list[PluggedUpdate] = []
         self.plugged: dict[str, str | None] = {}
-        self.settings = SouthboundSettings(remotes=remotes, timing=QUICK, patience=45.0)
+        self.settings = SouthboundSettings(remotes=remotes, timing=FAST_TIMING, max_lag=45.0)
         self.snapshot = Snapshot()
         self.reader = SouthboundReader(self.settings, self.observe)
 
@@ -76,7 +87,7 @@ class Southbound:
     async def sees(self, **wanted: str) -> None:
         await eventually_equal(self.nodes, wanted)
 
-    async def begin_anew(self) -> None:
+    async def reconnect(self) -> None:
         """Restart the reader without memory, as a new server."""
         await self.reader.close()
         self.known.clear()
@@ -89,7 +100,7 @@ class Southbound:
         await self.client.wait_connected(DEADLINE)
         await self.client.transact(operations, DEADLINE)
 
-    async def hears(self, **wanted: Health | None) -> None:
+    async def receive_update(self, **wanted: Health | None) -> None:
         names = {"four": FOUR, "six": SIX, "other": OTHER}
         await eventually_equal(lambda: {name: self.known.get(names[name]) for name in wanted}, wanted)
 
@@ -98,7 +109,7 @@ def monitor(endpoint: Endpoint, status: str = "", **columns: Json) -> Json:
     row = {
         "ip": str(endpoint.address),
         "logical_port": endpoint.port_id,
-        "port": endpoint.number,
+        "port": endpoint.port,
         "protocol": endpoint.transport.value,
         **({"status": status} if status else {}),
         **columns,
@@ -106,12 +117,12 @@ def monitor(endpoint: Endpoint, status: str = "", **columns: Json) -> Json:
     return {"op": "insert", "table": "Service_Monitor", "row": row}
 
 
-def say(endpoint: Endpoint, status: str) -> Json:
+def send_update(endpoint: Endpoint, status: str) -> Json:
     where = [["ip", "==", str(endpoint.address)]]
     return {"op": "update", "table": "Service_Monitor", "where": where, "row": {"status": status or ["set", []]}}
 
 
-def forget(endpoint: Endpoint) -> Json:
+def delete_rows(endpoint: Endpoint) -> Json:
     return {"op": "delete", "table": "Service_Monitor", "where": [["ip", "==", str(endpoint.address)]]}
 
 
@@ -162,7 +173,7 @@ BINDINGS: tuple[Json, ...] = (
 
 
 @pytest.fixture
-async def south(southbound: Server) -> AsyncIterator[Southbound]:
+async def south(southbound: OvsdbServer) -> AsyncIterator[Southbound]:
     made = Southbound(southbound)
     made.client.start()
     made.reader.start()
@@ -175,84 +186,84 @@ async def south(southbound: Server) -> AsyncIterator[Southbound]:
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-async def test_each_status_is_told_once(south: Southbound) -> None:
+async def test_each_status_change_is_reported_once(south: Southbound) -> None:
     await south.write(*BINDINGS, monitor(FOUR), monitor(SIX, "online"), monitor(OTHER, "error"))
-    await south.hears(four=None, six=Health.ONLINE, other=Health.ERROR)
-    await south.write(say(FOUR, "offline"), say(SIX, "error"), say(OTHER, "online"))
-    await south.hears(four=Health.ERROR, six=Health.ERROR, other=Health.ONLINE)
+    await south.receive_update(four=None, six=Health.ONLINE, other=Health.ERROR)
+    await south.write(send_update(FOUR, "offline"), send_update(SIX, "error"), send_update(OTHER, "online"))
+    await south.receive_update(four=Health.ERROR, six=Health.ERROR, other=Health.ONLINE)
     count = len(south.told)
-    await south.write(say(FOUR, "error"))  # no change
-    await south.write(say(SIX, ""))
-    await south.hears(six=None)
+    await south.write(send_update(FOUR, "error"))  # no change
+    await south.write(send_update(SIX, ""))
+    await south.receive_update(six=None)
     assert south.told[count:] == [{SIX: None}]
-    await south.write(forget(FOUR), forget(OTHER))
-    await south.hears(four=None, other=None)
+    await south.write(delete_rows(FOUR), delete_rows(OTHER))
+    await south.receive_update(four=None, other=None)
 
 
-async def test_a_port_that_no_chassis_has_is_down(south: Southbound) -> None:
+async def test_port_without_a_chassis_is_down(south: Southbound) -> None:
     await south.write(*BINDINGS, monitor(FOUR, "online"), monitor(SIX), monitor(OTHER, "online"))
-    await south.hears(four=Health.ONLINE, six=None, other=Health.ONLINE)
+    await south.receive_update(four=Health.ONLINE, six=None, other=Health.ONLINE)
     await south.write(bind("vm1", up=False))
-    await south.hears(four=Health.UNPLUGGED, six=Health.UNPLUGGED, other=Health.ONLINE)
+    await south.receive_update(four=Health.UNPLUGGED, six=Health.UNPLUGGED, other=Health.ONLINE)
     await south.write(bind("vm1", up=True))
-    await south.hears(four=Health.ONLINE, six=None)
+    await south.receive_update(four=Health.ONLINE, six=None)
     again = {"op": "delete", "table": "Port_Binding", "where": [["logical_port", "==", "vm1"]]}
     [made] = [row for row in BINDINGS if row["row"].get("logical_port") == "vm1"]
     one = {**BINDINGS[0], "row": {"tunnel_key": 2}}
     await south.write(bind("vm1", up=False))
-    await south.hears(four=Health.UNPLUGGED)
+    await south.receive_update(four=Health.UNPLUGGED)
     remade = {**made["row"], "up": False, "chassis": ["set", []]}
-    await south.write(again, one, {**made, "row": remade}, say(OTHER, "offline"))
-    await south.hears(other=Health.ERROR)
+    await south.write(again, one, {**made, "row": remade}, send_update(OTHER, "offline"))
+    await south.receive_update(other=Health.ERROR)
     assert (south.known[FOUR], south.known[SIX]) == (Health.UNPLUGGED, Health.UNPLUGGED)
 
 
-async def test_a_port_of_a_chassis_that_was_deleted_is_down(south: Southbound) -> None:
+async def test_port_of_a_deleted_chassis_is_down(south: Southbound) -> None:
     """Ports of a deleted chassis are down, although OVN leaves the column `up` unchanged."""
 
     await south.write(*BINDINGS, monitor(FOUR, "online"), monitor(OTHER, "online"))
-    await south.hears(four=Health.ONLINE, other=Health.ONLINE)
+    await south.receive_update(four=Health.ONLINE, other=Health.ONLINE)
     await south.write(*(delete(table, "name", "node1") for table in ("Chassis", "Chassis_Private")))
-    await south.hears(four=Health.UNPLUGGED)
+    await south.receive_update(four=Health.UNPLUGGED)
     assert south.known[OTHER] is Health.ONLINE
 
 
-async def test_a_chassis_that_confirms_nothing_any_more_is_dead_with_all_that_it_has(south: Southbound) -> None:
+async def test_chassis_without_confirmations_is_dead_and_its_ports_are_stranded(south: Southbound) -> None:
     await south.write(*BINDINGS, monitor(FOUR, "online"), monitor(OTHER, "online"))
-    await south.hears(four=Health.ONLINE, other=Health.ONLINE)
+    await south.receive_update(four=Health.ONLINE, other=Health.ONLINE)
     await south.write(*(confirm(name, 2, 1000 + 46) for name in ("node2", "node3")))
-    assert south.reader.figures()["dead"] == 0  # the row has just appeared, so it counts as alive
-    await south.begin_anew()
-    await south.hears(four=Health.STRANDED)
-    assert south.reader.figures() == {"alive": 2, "dead": 1, "unreadable": 0}
+    assert south.reader.counts()["dead"] == 0  # the row has just appeared, so it counts as alive
+    await south.reconnect()
+    await south.receive_update(four=Health.STRANDED)
+    assert south.reader.counts() == {"alive": 2, "dead": 1, "unreadable": 0}
     await eventually(lambda: not south.is_alive("node1"))
     assert south.is_alive("node2")
     await south.write(confirm("node1", 3, 1000 + 60))
-    await south.hears(four=Health.ONLINE)
+    await south.receive_update(four=Health.ONLINE)
     assert south.known[OTHER] is Health.ONLINE
     await eventually(lambda: south.is_alive("node1"))
 
 
-async def test_when_most_chassis_are_silent_nobody_is_dead(south: Southbound) -> None:
+async def test_no_chassis_is_dead_when_most_are_silent(south: Southbound) -> None:
     await south.write(*BINDINGS, monitor(FOUR, "online"), monitor(OTHER, "offline"))
     await south.write(confirm("node3", 2, 2000))
-    await south.begin_anew()
-    assert south.reader.counted == 2
-    await south.hears(four=Health.ONLINE, other=Health.ERROR)
-    assert south.reader.figures()["dead"] == 0
+    await south.reconnect()
+    assert south.reader.max_nb_cfg == 2
+    await south.receive_update(four=Health.ONLINE, other=Health.ERROR)
+    assert south.reader.counts()["dead"] == 0
 
 
-async def test_a_row_that_is_made_offline_says_nothing_until_somebody_can_have_probed(south: Southbound) -> None:
+async def test_new_offline_row_counts_only_after_its_first_probe_was_due(south: Southbound) -> None:
     """A new row of status offline counts only after its first probe was due, because newer OVN releases create every
     row so."""
 
     await south.write(*BINDINGS, *(monitor(each, "offline", **probed_every(1000)) for each in (FOUR, OTHER)))
     await eventually_equal(lambda: len(south.reader._tables._statuses), 2)
-    await south.write(say(FOUR, "online"), monitor(SIX, "offline", **probed_every(1)))
-    await south.hears(four=Health.ONLINE, six=Health.ERROR)
+    await south.write(send_update(FOUR, "online"), monitor(SIX, "offline", **probed_every(1)))
+    await south.receive_update(four=Health.ONLINE, six=Health.ERROR)
     assert OTHER not in south.known
-    await south.write(say(FOUR, "offline"))
-    await south.hears(four=Health.ERROR)
+    await south.write(send_update(FOUR, "offline"))
+    await south.receive_update(four=Health.ERROR)
 
 
 def probed_every(seconds: int) -> dict[str, Json]:
@@ -260,12 +271,15 @@ def probed_every(seconds: int) -> dict[str, Json]:
 
 
 @pytest.mark.virtual_clock
-async def test_a_row_that_is_made_offline_counts_when_a_probe_can_have_timed_out() -> None:
+async def test_new_offline_row_counts_once_a_probe_can_have_timed_out() -> None:
     told: dict[Endpoint, Health | None] = {}
     reader = SouthboundReader(SouthboundSettings(remotes=parse_remotes("unix:/nowhere")), hears(HEALTH, told.update))
     rows = [monitor(each, "offline", **probed_every(seconds))["row"] for each, seconds in ((FOUR, 1), (OTHER, 5))]
-    see(reader, Contents(tables=thousands(0)))
-    see(reader, Changes(tables={"Service_Monitor": {f"m{place}": {"insert": row} for place, row in enumerate(rows)}}))
+    see(reader, FullContents(tables=thousands(0)))
+    see(
+        reader,
+        ContentChanges(tables={"Service_Monitor": {f"m{place}": {"insert": row} for place, row in enumerate(rows)}}),
+    )
     seen = list[dict[Endpoint, Health | None]]()
     for seconds in (1.9, 0.2, 7.8, 0.2):
         await asyncio.sleep(seconds)
@@ -274,28 +288,28 @@ async def test_a_row_that_is_made_offline_counts_when_a_probe_can_have_timed_out
     await reader.close()
 
 
-async def test_a_row_that_is_made_offline_leaves_what_was_known(south: Southbound) -> None:
+async def test_new_offline_row_keeps_the_last_known_health(south: Southbound) -> None:
     await south.write(*BINDINGS, monitor(FOUR, "error"), monitor(OTHER, "online"))
-    await south.hears(four=Health.ERROR, other=Health.ONLINE)
+    await south.receive_update(four=Health.ERROR, other=Health.ONLINE)
     count = len(south.told)
-    await south.write(forget(FOUR), forget(OTHER), monitor(FOUR, "offline"), monitor(OTHER, "offline"))
+    await south.write(delete_rows(FOUR), delete_rows(OTHER), monitor(FOUR, "offline"), monitor(OTHER, "offline"))
     await eventually_equal(lambda: len(south.reader._tables._unprobed), 2)
     assert south.told[count:] == []
 
 
 @pytest.mark.parametrize("odd", [{"ip": "no address"}, {"protocol": "tcp", "port": 0, "ip": ""}])
-async def test_rows_that_cannot_be_read_are_left_out_and_counted(
+async def test_unreadable_rows_are_skipped_and_counted(
     south: Southbound, odd: dict[str, Json], caplog: pytest.LogCaptureFixture
 ) -> None:
     await south.write(*BINDINGS, monitor(OTHER, "offline", **odd), monitor(FOUR, "online"))
-    await south.hears(four=Health.ONLINE)
-    assert south.reader.figures()["unreadable"] == 1
+    await south.receive_update(four=Health.ONLINE)
+    assert south.reader.counts()["unreadable"] == 1
     await south.write(delete("Service_Monitor", "logical_port", "vm2"))
-    await eventually_equal(lambda: south.reader.figures()["unreadable"], 0)
+    await eventually_equal(lambda: south.reader.counts()["unreadable"], 0)
     assert len([line for line in caplog.messages if "cannot be read" in line]) == 1
 
 
-def test_a_probe_of_a_kind_that_we_do_not_know_blinds_nobody() -> None:
+def test_row_with_an_unknown_protocol_affects_no_other_row() -> None:
     """Rows with an unknown protocol, such as ICMP of OVN 26.03, affect no other row."""
     tables, row = SouthboundTables(0.0), {"ip": "10.0.0.11", "logical_port": "vm1", "port": 0, "protocol": "icmp"}
     good = {"ip": "10.0.0.12", "logical_port": "vm2", "port": 80, "protocol": "tcp", "status": "online"}
@@ -304,7 +318,7 @@ def test_a_probe_of_a_kind_that_we_do_not_know_blinds_nobody() -> None:
     assert tables.unreadable == {"a": "'icmp' is not a valid Transport"}
 
 
-def test_a_second_row_for_one_endpoint_takes_nothing_from_the_first() -> None:
+def test_second_row_for_an_endpoint_is_ignored() -> None:
     """A second row for one endpoint, with the address in another form, is ignored; later both rows are deleted."""
     tables = SouthboundTables(0.0)
     ours = {"ip": "fd00::11", "logical_port": "vm1", "port": 80, "protocol": "tcp", "status": "online"}
@@ -318,18 +332,18 @@ def test_a_second_row_for_one_endpoint_takes_nothing_from_the_first() -> None:
     assert tables.health(endpoint, None) is None
 
 
-async def test_a_row_that_is_made_anew_in_one_transaction(south: Southbound) -> None:
+async def test_row_recreated_in_one_transaction_is_read(south: Southbound) -> None:
     await south.write(*BINDINGS, monitor(FOUR, "online"))
-    await south.hears(four=Health.ONLINE)
-    await south.write(forget(FOUR), monitor(FOUR, "error"))
-    await south.hears(four=Health.ERROR)
-    await south.write(forget(FOUR))
-    await south.hears(four=None)
+    await south.receive_update(four=Health.ONLINE)
+    await south.write(delete_rows(FOUR), monitor(FOUR, "error"))
+    await south.receive_update(four=Health.ERROR)
+    await south.write(delete_rows(FOUR))
+    await south.receive_update(four=None)
 
 
-async def test_what_was_known_last_holds_until_the_database_is_back(southbound: Server, south: Southbound) -> None:
+async def test_last_health_holds_until_the_database_returns(southbound: OvsdbServer, south: Southbound) -> None:
     await south.write(*BINDINGS, monitor(FOUR, "error"), monitor(SIX, "online"), monitor(OTHER, "online"))
-    await south.hears(four=Health.ERROR, six=Health.ONLINE, other=Health.ONLINE)
+    await south.receive_update(four=Health.ERROR, six=Health.ONLINE, other=Health.ONLINE)
     for _ in range(3):
         count = len(south.told)
         southbound.stop()
@@ -341,22 +355,24 @@ async def test_what_was_known_last_holds_until_the_database_is_back(southbound: 
     southbound.stop()
     await eventually(lambda: not south.reader.connected)
     southbound.start()
-    await south.write(say(FOUR, "online"), forget(SIX), bind("vm2", up=False))
-    await south.hears(four=Health.ONLINE, six=None, other=Health.UNPLUGGED)
+    await south.write(send_update(FOUR, "online"), delete_rows(SIX), bind("vm2", up=False))
+    await south.receive_update(four=Health.ONLINE, six=None, other=Health.UNPLUGGED)
 
 
-async def test_a_database_that_was_lost_makes_nobody_down(south: Southbound) -> None:
+async def test_lost_database_contents_mark_no_member_down(south: Southbound) -> None:
     await south.write(*BINDINGS, monitor(FOUR, "error"), monitor(SIX, "online"))
-    await south.hears(four=Health.ERROR, six=Health.ONLINE)
+    await south.receive_update(four=Health.ERROR, six=Health.ONLINE)
     await south.write(*({"op": "delete", "table": name, "where": []} for name in ("Service_Monitor", "Port_Binding")))
-    await south.hears(four=None, six=None)
+    await south.receive_update(four=None, six=None)
 
 
-async def test_rows_that_mean_nothing_to_us(south: Southbound) -> None:
+async def test_row_with_an_invalid_address_is_ignored(south: Southbound) -> None:
     await south.write(*BINDINGS, monitor(FOUR, "online"), monitor(OTHER, "offline", ip="no address"))
-    await south.hears(four=Health.ONLINE)
-    await south.write({**say(OTHER, "online"), "where": [["ip", "==", "no address"]]}, say(FOUR, "offline"))
-    await south.hears(four=Health.ERROR)
+    await south.receive_update(four=Health.ONLINE)
+    await south.write(
+        {**send_update(OTHER, "online"), "where": [["ip", "==", "no address"]]}, send_update(FOUR, "offline")
+    )
+    await south.receive_update(four=Health.ERROR)
     assert set(south.known) == {FOUR}
 
 
@@ -368,7 +384,7 @@ def datapath(key: int, **names: str) -> Json:
     }
 
 
-async def test_a_datapath_has_the_name_of_its_switch_or_router(south: Southbound) -> None:
+async def test_datapath_has_the_name_of_its_switch_or_router(south: Southbound) -> None:
     await south.write(datapath(1, name="net1"), datapath(2, name="r1"))
     await eventually_equal(lambda: south.reader.locate(Datapath(2)), "r1")
     assert south.reader.locate(Datapath(1)) == "net1"
@@ -378,7 +394,7 @@ async def test_a_datapath_has_the_name_of_its_switch_or_router(south: Southbound
     )
     uuid = row["rows"][0]["_uuid"][1]
     for zone, name in ((f"{uuid}_dnat", "r1"), (f"{uuid}_snat", "r1"), ("r1_dnat", "r1"), ("vm1", "vm1")):
-        assert south.reader.locate(Zone(zone)) == name
+        assert south.reader.locate(ConntrackZone(zone)) == name
     gone = {"op": "delete", "table": "Datapath_Binding", "where": [["tunnel_key", "==", 1]]}
     await south.write(gone, datapath(1, name="net2"))
     await eventually_equal(lambda: south.reader.locate(Datapath(1)), "net2")
@@ -406,7 +422,7 @@ def cms_options(name: str, **config: str) -> Json:
     return {"op": "update", "table": "Chassis", "where": [["name", "==", name]], "row": row}
 
 
-async def test_in_which_zones_a_chassis_is(south: Southbound) -> None:
+async def test_zones_of_a_chassis_are_read_from_its_options(south: Southbound) -> None:
     """Zones of a chassis are read from the option that ovn-controller passes on, next to other options."""
 
     def zones() -> dict[str, frozenset[str]]:
@@ -429,7 +445,7 @@ async def on(south: Southbound, port: str, uuid: str | None) -> None:
     await south.write({"op": "update", "table": "Port_Binding", "where": where, "row": row})
 
 
-async def test_which_ports_a_chassis_has(south: Southbound) -> None:
+async def test_ports_of_a_chassis_are_read_from_port_bindings(south: Southbound) -> None:
     [*_, two] = BINDINGS
     gateway = {
         **two,
@@ -446,19 +462,19 @@ async def test_which_ports_a_chassis_has(south: Southbound) -> None:
     await eventually_equal(lambda: south.ports_on("n1"), {"vm1", "vm2", "out"})
     await on(south, "vm1", uuids["n2"])
     await south.write(bind("vm1", up=False), bind("vm2", up=False))
-    await south.hears(four=Health.UNPLUGGED)
+    await south.receive_update(four=Health.UNPLUGGED)
     await eventually_equal(lambda: south.ports_on("n2"), {"vm1"})
     assert south.ports_on("n1") == {"vm2", "out"}
     await on(south, "vm2", None)
     await on(south, "cr-lrp-out", None)
     await eventually_equal(lambda: south.ports_on("n1"), frozenset())
     await south.write(bind("vm1", up=True))
-    await south.hears(four=Health.ONLINE)
+    await south.receive_update(four=Health.ONLINE)
     await south.write({"op": "delete", "table": "Chassis", "where": [["name", "==", "n2"]]})
     await eventually_equal(lambda: south.ports_on("n2"), None)
 
 
-async def test_which_node_has_a_port(south: Southbound) -> None:
+async def test_node_of_a_port_is_the_hostname_of_its_chassis(south: Southbound) -> None:
     """The node of a port is its chassis' hostname, or none if the port is not up. Only changes are reported."""
 
     [*_, two] = BINDINGS
@@ -490,7 +506,7 @@ async def test_which_node_has_a_port(south: Southbound) -> None:
     await south.sees()
 
 
-async def test_what_was_seen_last_holds_while_the_database_is_away(southbound: Server, south: Southbound) -> None:
+async def test_last_port_bindings_hold_while_the_database_is_down(southbound: OvsdbServer, south: Southbound) -> None:
     await south.write(*BINDINGS)
     await south.sees(vm1="node1", vm2="node2")
     southbound.stop()
@@ -503,13 +519,13 @@ async def test_what_was_seen_last_holds_while_the_database_is_away(southbound: S
     await south.sees(vm1="node1")
 
 
-async def test_a_view_that_is_made_anew_has_nothing_of_what_went_meanwhile() -> None:
+async def test_rebuilt_replica_reports_rows_deleted_during_the_outage() -> None:
     """A replica is rebuilt after a reconnect, because a standalone server sends all contents, but no deletions."""
-    known: list[PluggedNews] = []
+    known: list[PluggedUpdate] = []
     reader = SouthboundReader(SouthboundSettings(remotes=parse_remotes("unix:/nowhere")), hears(PLUGGED, known.append))
 
-    see(reader, Contents(tables=thousands(3)))
-    see(reader, Contents(tables=thousands(2)))
+    see(reader, FullContents(tables=thousands(3)))
+    see(reader, FullContents(tables=thousands(2)))
     assert known == [dict.fromkeys(("p0", "p1", "p2"), "host"), {"p0": "host", "p1": "host", "p2": None}]
 
 
@@ -525,7 +541,7 @@ def hears(wanted: Fact[Any], hear: Callable[[Any], object]) -> Callable[[Fact[An
 
 def see(reader: SouthboundReader, event: Event) -> None:
     """Process an event without yielding."""
-    for _ in reader._see(event) or ():
+    for _ in reader._handle_event(event) or ():
         pass
 
 
@@ -537,7 +553,7 @@ def thousands(count: int) -> dict[str, dict[str, dict[str, Json]]]:
 
 
 @pytest.mark.max_steps(1_000_000)
-async def test_a_thousand_ports_of_many_hold_nobody_up() -> None:
+async def test_work_for_a_thousand_ports_is_independent_of_the_total() -> None:
     """The work depends on the changed ports alone, not on the number of others. The contents are processed without a
     return to the loop here."""
     few, many = steps_for_ports(2_000), steps_for_ports(20_000)
@@ -556,16 +572,16 @@ def steps_for_ports(count: int) -> list[int]:
     def took(changing: int, up: bool) -> int:
         changed = {f"u{number}": {"modify": {"up": up}} for number in range(changing)}
         before = step()
-        see(reader, Changes(tables={"Port_Binding": changed}))
+        see(reader, ContentChanges(tables={"Port_Binding": changed}))
         return step() - before
 
     reader = SouthboundReader(SouthboundSettings(remotes=parse_remotes("unix:/nowhere")), take)
-    see(reader, Contents(tables=thousands(count)))
+    see(reader, FullContents(tables=thousands(count)))
     assert len(snapshot.plugged) == count
     return [took(changing, up) for changing in (1, 1000) for up in (False, True)]
 
 
-def test_nothing_is_called_unknown_while_the_database_was_not_read(tmp_path: Path) -> None:
+def test_lookups_before_the_first_read_raise_unreachable(tmp_path: Path) -> None:
     remotes = parse_remotes(f"unix:{tmp_path}/nowhere")
     with pytest.raises(Unreachable):
         SouthboundReader(SouthboundSettings(remotes=remotes), print).locate(Datapath(1))
@@ -573,7 +589,7 @@ def test_nothing_is_called_unknown_while_the_database_was_not_read(tmp_path: Pat
         SouthboundReader(SouthboundSettings(remotes=remotes), print).check_connected()
 
 
-def test_what_was_seen_while_older_news_rested_is_told_last() -> None:
+def test_newest_result_is_reported_last_during_a_long_update() -> None:
     """Updates that arrive while ten thousand earlier ones are processed, over many turns of the loop, are reported
     last."""
     told: dict[Endpoint, Health | None] = {}
@@ -581,25 +597,25 @@ def test_what_was_seen_while_older_news_rested_is_told_last() -> None:
     reader = SouthboundReader(SouthboundSettings(remotes=parse_remotes("unix:/nowhere")), hears(HEALTH, told.update))
     reader._tables.health = lambda endpoint, _: seen[endpoint]  # type: ignore[method-assign]
     first, second = seen
-    older = reader._tell_all([first, second])
+    older = reader._report_all([first, second])
     next(older)
     seen[first] = Health.ONLINE
-    for _ in reader._tell_all([first]):
+    for _ in reader._report_all([first]):
         pass
     for _ in older:
         pass
     assert told == {first: Health.ONLINE, second: Health.ERROR}
     seen[second] = Health.ONLINE
-    assert list(reader._tell_all([second])) == [None]
+    assert list(reader._report_all([second])) == [None]
     assert told == dict.fromkeys(seen, Health.ONLINE)
 
 
-async def test_news_that_were_taken_in_by_half_are_told_again() -> None:
+async def test_interrupted_update_is_reported_again() -> None:
     """Updates whose processing a disconnect has interrupted are reported again."""
     row = {"ip": "10.0.0.11", "logical_port": "vm1", "port": 80, "protocol": "tcp"}
-    contents = Contents(tables={"Service_Monitor": {"a": {"initial": {**row, "status": "offline"}}}})
-    begun: list[HealthNews] = []
-    taken_in: list[HealthNews] = []
+    contents = FullContents(tables={"Service_Monitor": {"a": {"initial": {**row, "status": "offline"}}}})
+    begun: list[HealthUpdate] = []
+    taken_in: list[HealthUpdate] = []
 
     def observe(fact: Fact[Any], news: Any) -> Iterator[None]:
         if fact is HEALTH:
@@ -609,7 +625,7 @@ async def test_news_that_were_taken_in_by_half_are_told_again() -> None:
 
     reader = SouthboundReader(SouthboundSettings(remotes=parse_remotes("unix:/nowhere")), observe)
 
-    work = reader._see(contents)
+    work = reader._handle_event(contents)
     assert work is not None
     while not begun:
         next(work)
@@ -621,7 +637,7 @@ async def test_news_that_were_taken_in_by_half_are_told_again() -> None:
     assert begun == [{FOUR: Health.ERROR}] * 2
 
 
-async def test_what_went_while_contents_were_read_by_half_is_told_when_they_are_read_again() -> None:
+async def test_deletions_are_reported_after_an_interrupted_read() -> None:
     """Ports and chassis that went during an outage are reported, even if the first read of the contents is
     interrupted."""
     chassis = {"a": {"initial": {"name": "node1", "hostname": "host1"}}}
@@ -634,12 +650,12 @@ async def test_what_went_while_contents_were_read_by_half_is_told_when_they_are_
 
     reader = SouthboundReader(SouthboundSettings(remotes=parse_remotes("unix:/nowhere")), observe)
 
-    see(reader, Contents(tables={"Chassis": chassis, "Port_Binding": port}))
-    work = reader._see(Contents(tables={}))
+    see(reader, FullContents(tables={"Chassis": chassis, "Port_Binding": port}))
+    work = reader._handle_event(FullContents(tables={}))
     assert work is not None
     next(work, None)
     work.close()
     told.clear()
-    see(reader, Contents(tables={}))
+    see(reader, FullContents(tables={}))
     assert (PLUGGED, {"vm1": None}) in told
     assert (CHASSIS, {"node1": None}) in told

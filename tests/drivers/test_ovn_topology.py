@@ -14,12 +14,12 @@ from uuid import UUID
 
 import pytest
 
-from fairlead.drivers.ovn.southbound.reader import MOST_COMPLAINTS
-from fairlead.drivers.ovn.unmanaged.documents import LONGEST_NAME, MOST_ROUTES, MOST_SUBNETS
-from fairlead.drivers.ovn.unmanaged.evidence import End, Owned, Used, traces_of_port
-from fairlead.drivers.ovn.unmanaged.reader import DATABASE, SOME, TopologyReader, TopologySettings
-from fairlead.drivers.ovn.unmanaged.rows import TABLES, RouterPort, SwitchPort
-from fairlead.drivers.ovn.unmanaged.tables import ForeignTables
+from fairlead.drivers.ovn.southbound.reader import MAX_LOGGED_REASONS
+from fairlead.drivers.ovn.unmanaged.documents import MAX_NAME_LENGTH, MAX_ROUTES, MAX_SUBNETS
+from fairlead.drivers.ovn.unmanaged.evidence import OwnerProject, PortProject, RouterEnd, traces_of_port
+from fairlead.drivers.ovn.unmanaged.reader import DATABASE, REPORT_SIZE, TopologyReader, TopologySettings
+from fairlead.drivers.ovn.unmanaged.rows import TABLES, RouterPortRow, SwitchPortRow
+from fairlead.drivers.ovn.unmanaged.tables import UnmanagedTables
 from fairlead.drivers.ovsdb.client import Client, Settings
 from fairlead.drivers.ovsdb.errors import TransactionError
 from fairlead.drivers.ovsdb.remotes import parse_remotes
@@ -27,27 +27,41 @@ from fairlead.drivers.ovsdb.values import Json, encode_map
 from fairlead.model.documents.addresses import parse_address, parse_network
 from fairlead.model.documents.network import ExternalGateway, FixedIP, PortUse, Segment, SegmentType
 from fairlead.model.documents.owner import Kind, Owner
-from fairlead.model.documents.unmanaged import Foreign, ForeignPort, Writer, is_foreign
-from fairlead.model.registry.facts import FOREIGN, Fact, with_facts
+from fairlead.model.documents.unmanaged import UnmanagedObject, UnmanagedPort, Writer, is_unmanaged
+from fairlead.model.registry.facts import UNMANAGED, Fact, with_facts
 from fairlead.model.snapshot import Snapshot
-from fairlead.runtime.steps import at_once
-from harness.neutron import Net, Rtr, an_id, delete, insert, lxd, mac_of, update, words
-from harness.ovsdb_server import QUICK, SCHEMA, Server
+from fairlead.runtime.steps import run_to_completion
+from harness.neutron import (
+    NeutronNetwork,
+    NeutronRouter,
+    delete,
+    external_ids_mutation,
+    insert,
+    lxd,
+    mac_of,
+    update,
+    uuid_of,
+)
+from harness.ovsdb_server import FAST_TIMING, SCHEMA, OvsdbServer
 from harness.step_counter import longest_between_yields
-from harness.waiting import DEADLINE, eventually, turns
+from harness.waiting import DEADLINE, eventually, run_ready_tasks
 
-N1, N2, OUT = Net(name="n1"), Net(name="n2"), Net(name="out", project="admin", external=True, physnet="wire", mtu=1500)
-R1 = Rtr(name="r1")
+N1, N2, OUT = (
+    NeutronNetwork(name="n1"),
+    NeutronNetwork(name="n2"),
+    NeutronNetwork(name="out", project="admin", external=True, physnet="wire", mtu=1500),
+)
+R1 = NeutronRouter(name="r1")
 RECORDED = Path(__file__).parent.parent / "neutron_lab" / "northbound.json"
 KINDS = (Kind.NETWORK, Kind.ROUTER, Kind.PORT, Kind.FLOATING_IP)
 
 
 @pytest.fixture(params=["create", pytest.param("create-cluster", marks=pytest.mark.slow)])
-def northbound(tmp_path: Path, servers: list[Server], request: pytest.FixtureRequest) -> Server:
+def northbound(tmp_path: Path, servers: list[OvsdbServer], request: pytest.FixtureRequest) -> OvsdbServer:
     """Start a database: after a reconnect a cluster sends only changes, a standalone server all contents."""
     here = [f"unix:{tmp_path}/raft"] if request.param == "create-cluster" else []
     subprocess.run(["ovsdb-tool", request.param, tmp_path / "db", SCHEMA, *here], check=True)
-    servers.append(Server(tmp_path))
+    servers.append(OvsdbServer(tmp_path))
     servers[0].start()
     return servers[0]
 
@@ -55,13 +69,15 @@ def northbound(tmp_path: Path, servers: list[Server], request: pytest.FixtureReq
 class Neutron:
     """A client that writes as Neutron does, and a reader with its snapshot."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: OvsdbServer) -> None:
         self.server = server
         remotes = parse_remotes(server.remote)
-        self.client = Client(Settings(remotes=remotes, database=DATABASE, tables={}, timing=QUICK), lambda event: None)
-        self.settings = TopologySettings(remotes=remotes, timing=QUICK, mark="test, 1")
+        self.client = Client(
+            Settings(remotes=remotes, database=DATABASE, tables={}, timing=FAST_TIMING), lambda event: None
+        )
+        self.settings = TopologySettings(remotes=remotes, timing=FAST_TIMING, mark="test, 1")
         self.snapshot = Snapshot()
-        self.told: list[dict[Owner, Foreign | None]] = []
+        self.told: list[dict[Owner, UnmanagedObject | None]] = []
         self.reader = TopologyReader(self.settings, self.observe)
 
     async def __aenter__(self) -> "Neutron":
@@ -76,7 +92,7 @@ class Neutron:
         await self.client.close()
 
     def observe(self, fact: Fact[Any], news: Any) -> None:
-        if fact is FOREIGN:
+        if fact is UNMANAGED:
             self.told.append(dict(news))
         self.snapshot = with_facts(self.snapshot, fact, news)
 
@@ -84,25 +100,25 @@ class Neutron:
         flat = [each for part in operations for each in ([part] if isinstance(part, dict) else part)]
         results = await self.client.transact(flat, DEADLINE)
         assert all("error" not in result for result in results)
-        await self.heard()
+        await self.notified_owners()
 
-    async def heard(self) -> None:
+    async def notified_owners(self) -> None:
         """Wait for all earlier writes: a marker row that is written last has arrived."""
         name = f"mark-{random.random()}"
         await self.client.transact([insert("Logical_Switch", {"name": name})], DEADLINE)
         await eventually(lambda: any(row.name == name for row in self.reader._tables._rows["Logical_Switch"].values()))
         await eventually(lambda: self.reader._client._link is not None and self.reader._client._link._work is None)
 
-    def documents(self) -> dict[Owner, Foreign]:
+    def documents(self) -> dict[Owner, UnmanagedObject]:
         """Return the unmanaged documents of the snapshot."""
         return {
             Owner(kind, identity): document
             for kind in KINDS
             for identity, document in self.snapshot.documents(kind).items()
-            if is_foreign(document)
+            if is_unmanaged(document)
         }
 
-    async def read_anew(self) -> dict[Owner, Foreign]:
+    async def reread(self) -> dict[Owner, UnmanagedObject]:
         other = Neutron(self.server)
         async with other:
             assert other.reader._tables.registry.documents == other.documents()
@@ -112,20 +128,20 @@ class Neutron:
 
 def basics() -> Iterator[Json]:
     """Yield N1 with IPv4 and IPv6, a machine, a router with a gateway, and a floating IP."""
-    yield from N1.make()
+    yield from N1.create()
     yield N1.subnet("10.1.0.0/24", router="10.1.0.1")
-    yield from N1.port("vm", "10.1.0.11/24", "fd01::b/64", device=an_id("vm"), host="node1")
-    yield from OUT.make()
-    yield from R1.make()
-    yield from R1.join(N1, "10.1.0.1/24")
-    yield from R1.join(N1, "fd01::1/64")
-    yield from R1.join(OUT, "192.0.2.9/24", gateway=True)
+    yield from N1.port("vm", "10.1.0.11/24", "fd01::b/64", device=uuid_of("vm"), host="node1")
+    yield from OUT.create()
+    yield from R1.create()
+    yield from R1.insert_port(N1, "10.1.0.1/24")
+    yield from R1.insert_port(N1, "fd01::1/64")
+    yield from R1.insert_port(OUT, "192.0.2.9/24", gateway=True)
     yield from R1.default_route(OUT, "192.0.2.1", "192.0.2.0/24")
     yield from R1.snat("192.0.2.9")
     yield from R1.floating_ip("192.0.2.77", OUT, N1.port_id("vm"), "10.1.0.11")
 
 
-async def test_a_network_its_subnets_and_its_ports_are_known(northbound: Server) -> None:
+async def test_network_subnets_and_ports_are_imported(northbound: OvsdbServer) -> None:
     async with Neutron(northbound) as neutron:
         await neutron.write(basics())
         network = neutron.snapshot.networks[N1.id]
@@ -158,7 +174,7 @@ async def test_a_network_its_subnets_and_its_ports_are_known(northbound: Server)
         assert (port.project_id, port.device_owner, port.device_id, port.host) == (
             "a",
             "compute:nova",
-            an_id("vm"),
+            uuid_of("vm"),
             "node1",
         )
         row = next(
@@ -167,7 +183,7 @@ async def test_a_network_its_subnets_and_its_ports_are_known(northbound: Server)
         assert (network.row, network.writer) == (f"{N1.switch}@{row}", Writer.NEUTRON)
 
 
-async def test_a_router_its_interfaces_its_gateway_and_floating_ips_are_known(northbound: Server) -> None:
+async def test_router_interfaces_gateway_and_floating_ips_are_imported(northbound: OvsdbServer) -> None:
     async with Neutron(northbound) as neutron:
         await neutron.write(basics(), R1.route("10.9.0.0/16", "10.1.0.99"))
         router, outside = neutron.snapshot.routers[R1.id], neutron.snapshot.networks[OUT.id]
@@ -192,7 +208,7 @@ async def test_a_router_its_interfaces_its_gateway_and_floating_ips_are_known(no
         assert [(each.id, each.gateway) for each in outside.subnets] == [
             (OUT.subnet_id("192.0.2.0/24"), parse_address("192.0.2.1"))
         ]
-        floating = neutron.snapshot.floating_ips[an_id("fip-192.0.2.77")]
+        floating = neutron.snapshot.floating_ips[uuid_of("fip-192.0.2.77")]
         assert (floating.port_id, floating.router_id, str(floating.fixed_address), floating.project_id) == (
             N1.port_id("vm"),
             R1.id,
@@ -201,16 +217,16 @@ async def test_a_router_its_interfaces_its_gateway_and_floating_ips_are_known(no
         )
 
 
-async def test_what_changes_is_told_and_nothing_else(northbound: Server) -> None:
+async def test_only_changed_resources_are_reported(northbound: OvsdbServer) -> None:
     async with Neutron(northbound) as neutron:
         await neutron.write(basics())
         neutron.told.clear()
         vm = N1.port_id("vm")
-        await neutron.write(words("Logical_Switch_Port", vm, port_name="web", revision_number="2"))
+        await neutron.write(external_ids_mutation("Logical_Switch_Port", vm, port_name="web", revision_number="2"))
         assert [[*part] for part in neutron.told] == [[Owner(Kind.PORT, vm)]]
         assert neutron.snapshot.ports[vm].name == "web"
         neutron.told.clear()
-        await neutron.write(words("Logical_Switch", N1.switch, revision_number="9"))
+        await neutron.write(external_ids_mutation("Logical_Switch", N1.switch, revision_number="9"))
         assert neutron.told == []
         await neutron.write(N1.port("vm2", "10.1.0.12/24"))
         assert [[*part] for part in neutron.told] == [[Owner(Kind.PORT, N1.port_id("vm2"))]]
@@ -219,21 +235,21 @@ async def test_what_changes_is_told_and_nothing_else(northbound: Server) -> None
         assert [each and each.admin_state_up for part in neutron.told for each in part.values()] == [False]
 
 
-async def test_a_routers_port_is_there_when_the_router_has_taken_it(northbound: Server) -> None:
+async def test_router_port_appears_once_the_router_has_attached_the_port(northbound: OvsdbServer) -> None:
     """A router's port appears when both of its rows exist, which Neutron writes in two transactions."""
 
     async with Neutron(northbound) as neutron:
-        await neutron.write(N1.make(), R1.make(), R1.join(N1, "10.1.0.1/24", attached=False))
+        await neutron.write(N1.create(), R1.create(), R1.insert_port(N1, "10.1.0.1/24", attached=False))
         port = N1.port_id(R1.port_name(N1, "10.1.0.1/24"))
         assert port not in neutron.snapshot.ports
         assert neutron.snapshot.routers[R1.id].project_id == ""
         await neutron.write(R1.attach(N1, "10.1.0.1/24"))
         assert neutron.snapshot.ports[port].use is PortUse.ROUTER_INTERFACE
         assert neutron.snapshot.routers[R1.id].project_id == "a"
-        assert neutron.documents() == await neutron.read_anew()
+        assert neutron.documents() == await neutron.reread()
 
 
-async def test_what_goes_is_told_as_gone(northbound: Server) -> None:
+async def test_deleted_resources_are_reported(northbound: OvsdbServer) -> None:
     async with Neutron(northbound) as neutron:
         await neutron.write(basics())
         await neutron.write(delete("Logical_Router", "name", R1.row))
@@ -242,21 +258,21 @@ async def test_what_goes_is_told_as_gone(northbound: Server) -> None:
         assert {port.use for port in neutron.snapshot.ports.values()} == {PortUse.MACHINE}
         await neutron.write(*(delete("Logical_Switch", "name", each.switch) for each in (N1, OUT)))
         assert not neutron.documents()
-        assert neutron.reader.figures == {}
+        assert neutron.reader.document_counts == {}
 
 
-async def test_after_a_reconnect_what_is_gone_is_told_and_meanwhile_it_holds(northbound: Server) -> None:
+async def test_last_state_holds_until_a_reconnect_reports_deletions(northbound: OvsdbServer) -> None:
     async with Neutron(northbound) as neutron:
         await neutron.write(basics())
         known = neutron.documents()
         northbound.stop()
         await eventually(lambda: not neutron.reader.connected)
         assert neutron.documents() == known
-        assert neutron.reader.silence > 0
+        assert neutron.reader.disconnected_seconds > 0
         await neutron.reader.close()  # the other write is then part of the initial contents
         northbound.start()
         await neutron.client.wait_connected(DEADLINE)
-        flat = [delete("Logical_Router", "name", R1.row), *N2.make()]
+        flat = [delete("Logical_Router", "name", R1.row), *N2.create()]
         await neutron.client.transact(flat, DEADLINE)
         neutron.told.clear()
         neutron.reader.start()
@@ -264,7 +280,7 @@ async def test_after_a_reconnect_what_is_gone_is_told_and_meanwhile_it_holds(nor
         assert R1.id not in neutron.snapshot.routers
         assert N2.id in neutron.snapshot.networks
         assert Owner(Kind.PORT, N1.port_id("meta")) not in {owner for part in neutron.told for owner in part}
-        assert neutron.documents() == await neutron.read_anew()
+        assert neutron.documents() == await neutron.reread()
 
 
 @pytest.mark.parametrize(
@@ -279,34 +295,34 @@ async def test_after_a_reconnect_what_is_gone_is_told_and_meanwhile_it_holds(nor
         (False, ["a", "b"], "", True),
     ],
 )
-async def test_whose_a_network_is(
-    server: Server, *, metadata: bool, projects: list[str], owner: str, shared: bool
+async def test_network_project_is_derived_from_its_ports(
+    server: OvsdbServer, *, metadata: bool, projects: list[str], owner: str, shared: bool
 ) -> None:
     """The project of a network is that of its metadata port, or otherwise the one of all ports, or none if they
     differ."""
 
     async with Neutron(server) as neutron:
-        await neutron.write(replace(N1, metadata=metadata).make())
+        await neutron.write(replace(N1, metadata=metadata).create())
         for number, project in enumerate(projects):
             await neutron.write(N1.port(f"vm{number}", f"10.1.0.{10 + number}/24", project=project))
         network = neutron.snapshot.networks[N1.id]
         assert (owner, shared) == (network.project_id, network.shared)
 
 
-async def test_a_router_whose_interfaces_are_of_two_projects_is_nobodys(server: Server) -> None:
+async def test_router_with_interfaces_of_two_projects_has_no_project(server: OvsdbServer) -> None:
     async with Neutron(server) as neutron:
-        await neutron.write(N1.make(), N2.make(), R1.make(), R1.join(N1, "10.1.0.1/24"))
+        await neutron.write(N1.create(), N2.create(), R1.create(), R1.insert_port(N1, "10.1.0.1/24"))
         assert neutron.snapshot.routers[R1.id].project_id == "a"
-        await neutron.write(R1.join(N2, "10.2.0.1/24"))
+        await neutron.write(R1.insert_port(N2, "10.2.0.1/24"))
         port = N2.port_id(R1.port_name(N2, "10.2.0.1/24"))
         assert neutron.snapshot.routers[R1.id].project_id == "a"
-        await neutron.write(words("Logical_Switch_Port", port, project_id="b"))
+        await neutron.write(external_ids_mutation("Logical_Switch_Port", port, project_id="b"))
         assert neutron.snapshot.routers[R1.id].project_id == ""
 
 
-async def test_a_subnet_has_an_id_of_its_own_until_a_row_says_one(server: Server) -> None:
+async def test_subnet_id_is_derived_until_a_row_has_one(server: OvsdbServer) -> None:
     async with Neutron(server) as neutron:
-        await neutron.write(N1.make(), N1.port("vm", "10.1.0.11/24"), N1.port("other", "10.7.0.11/24"))
+        await neutron.write(N1.create(), N1.port("vm", "10.1.0.11/24"), N1.port("other", "10.7.0.11/24"))
         first, second = neutron.snapshot.networks[N1.id].subnets
         assert N1.subnet_id("10.1.0.0/24") not in (first.id, second.id)
         assert first.gateway is None
@@ -318,21 +334,21 @@ async def test_a_subnet_has_an_id_of_its_own_until_a_row_says_one(server: Server
         assert Owner(Kind.PORT, N1.port_id("other")) not in {owner for part in neutron.told for owner in part}
 
 
-async def test_subnets_of_one_router_port_are_told_apart_by_the_order_of_its_addresses(server: Server) -> None:
+async def test_subnets_of_a_router_port_are_matched_by_address_order(server: OvsdbServer) -> None:
     """IPv6 subnets of a network share one router port, and only the order of addresses relates them to ids."""
 
     async with Neutron(server) as neutron:
-        await neutron.write(N1.make(), R1.make(), R1.join(N1, "fd05::1/64", "fd01::1/64", "fd03::1/64"))
+        await neutron.write(N1.create(), R1.create(), R1.insert_port(N1, "fd05::1/64", "fd01::1/64", "fd03::1/64"))
         subnets = neutron.snapshot.networks[N1.id].subnets
         assert [(N1.subnet_id(f"fd0{each}::/64"), f"fd0{each}::1") for each in (1, 3, 5)] == [
             (subnet.id, str(subnet.gateway)) for subnet in subnets
         ]
 
 
-async def test_ports_without_port_security_and_with_a_host_and_a_vlan(server: Server) -> None:
+async def test_port_security_host_and_vlan_are_imported(server: OvsdbServer) -> None:
     async with Neutron(server) as neutron:
         wired = replace(N1, physnet="wire", vlan=77)
-        await neutron.write(wired.make(), N1.port("vm", "10.1.0.11/24", secured=False))
+        await neutron.write(wired.create(), N1.port("vm", "10.1.0.11/24", secured=False))
         await neutron.write(N1.port("bound", "10.1.0.12/24", options={"requested-chassis": "node1,node2"}))
         segment = Segment(type=SegmentType.VLAN, physical_network="wire", id=77)
         assert neutron.snapshot.networks[N1.id].segment == segment
@@ -350,12 +366,12 @@ async def test_ports_without_port_security_and_with_a_host_and_a_vlan(server: Se
         assert neutron.snapshot.ports[N1.port_id("vm")].mac_address == ""
 
 
-async def test_what_a_real_neutron_wrote_is_understood(server: Server) -> None:
+async def test_rows_of_a_real_neutron_are_parsed(server: OvsdbServer) -> None:
     """Rows of a real Neutron 29 are parsed; `neutron_lab/rows.py` lists their contents."""
 
     async with Neutron(server) as neutron:
         await neutron.write(*json.loads(RECORDED.read_text())[1:])
-        assert neutron.reader.figures == {
+        assert neutron.reader.document_counts == {
             ("neutron", "network"): 6,
             ("neutron", "router"): 1,
             ("neutron", "port"): 24,
@@ -380,11 +396,11 @@ async def test_what_a_real_neutron_wrote_is_understood(server: Server) -> None:
         assert {ports["m1"].id, ports["octavia-lb-11111111-2222-3333-4444-555555555555"].id} == {
             floating.port_id for floating in neutron.snapshot.floating_ips.values()
         }
-        assert neutron.documents() == await neutron.read_anew()
+        assert neutron.documents() == await neutron.reread()
 
 
 @pytest.mark.parametrize("brand", ["lxd", "incus"])
-async def test_networks_of_lxd_and_incus_are_known(server: Server, brand: str) -> None:
+async def test_networks_of_lxd_and_incus_are_imported(server: OvsdbServer, brand: str) -> None:
     async with Neutron(server) as neutron:
         await neutron.write(lxd(brand=brand))
         networks = {network.name: network for network in neutron.snapshot.networks.values()}
@@ -399,13 +415,13 @@ async def test_networks_of_lxd_and_incus_are_known(server: Server, brand: str) -
         assert router.gateway is not None
         assert (f"{brand}-net9-lr", outside.id) == (router.name, router.gateway.network_id)
         (port,) = (port for port in neutron.snapshot.ports.values() if port.use is PortUse.MACHINE)
-        assert (an_id("c1"), "node2", "00:16:3e:00:00:02") == (port.device_id, port.host, port.mac_address)
+        assert (uuid_of("c1"), "node2", "00:16:3e:00:00:02") == (port.device_id, port.host, port.mac_address)
         assert ["10.3.0.2", "fd03::216:3eff:fe00:2"] == [str(fixed.address) for fixed in port.fixed_ips]
-        assert neutron.documents() == await neutron.read_anew()
+        assert neutron.documents() == await neutron.reread()
 
 
 @pytest.mark.parametrize("brand", ["lxd", "incus"])
-async def test_addresses_outside_that_others_gave_out_are_known(server: Server, brand: str) -> None:
+async def test_external_addresses_of_other_writers_are_imported(server: OvsdbServer, brand: str) -> None:
     """External addresses of others are known: gateways, load balancers and forwards of LXD and Incus, floating IPs of
     Neutron."""
     async with Neutron(server) as neutron:
@@ -424,7 +440,7 @@ async def test_addresses_outside_that_others_gave_out_are_known(server: Server, 
         assert neutron.snapshot.given_elsewhere == before
 
 
-async def test_our_own_rows_and_those_of_nobody_known_are_left_out(server: Server) -> None:
+async def test_own_rows_and_rows_of_unknown_writers_are_skipped(server: OvsdbServer) -> None:
     async with Neutron(server) as neutron:
         ours = {"name": N1.switch, "external_ids": encode_map({"fairlead": "test, 1"})}
         await neutron.write(insert("Logical_Switch", ours), insert("Logical_Switch", {"name": "somebody's"}))
@@ -434,36 +450,34 @@ async def test_our_own_rows_and_those_of_nobody_known_are_left_out(server: Serve
         assert not any(row.name == N1.switch for row in neutron.reader._tables._rows["Logical_Switch"].values())
 
 
-async def test_rows_that_cannot_be_read_are_left_out_and_counted(
-    server: Server, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_unreadable_rows_are_skipped_and_counted(server: OvsdbServer, caplog: pytest.LogCaptureFixture) -> None:
     async with Neutron(server) as neutron:
         await neutron.write(basics())
         vm = N1.port_id("vm")
-        await neutron.write(words("Logical_Switch_Port", vm, cidrs="10.1.0.300/24"))
+        await neutron.write(external_ids_mutation("Logical_Switch_Port", vm, cidrs="10.1.0.300/24"))
         assert vm not in neutron.snapshot.ports
         assert neutron.reader.unreadable == 1
-        floating = neutron.snapshot.floating_ips[an_id("fip-192.0.2.77")]
+        floating = neutron.snapshot.floating_ips[uuid_of("fip-192.0.2.77")]
         assert floating.port_id is None
-        await neutron.write(words("Logical_Switch_Port", vm, cidrs=" ".join(["10.1.0.5/24"] * 101)))
+        await neutron.write(external_ids_mutation("Logical_Switch_Port", vm, cidrs=" ".join(["10.1.0.5/24"] * 101)))
         assert vm not in neutron.snapshot.ports
-        await neutron.write(words("Logical_Switch_Port", vm, cidrs="10.1.0.11/24"))
+        await neutron.write(external_ids_mutation("Logical_Switch_Port", vm, cidrs="10.1.0.11/24"))
         assert vm in neutron.snapshot.ports
         assert neutron.reader.unreadable == 0
         await neutron.write(insert("Logical_Switch", {"name": "neutron-\u202eevil\nline"}))
         assert neutron.reader.unreadable == 1
-        assert neutron.documents() == await neutron.read_anew()
+        assert neutron.documents() == await neutron.reread()
     assert "'10.1.0.300/24' is not an address with its prefix length" in caplog.text
     assert "evil\nline" not in caplog.text
 
 
-async def test_whether_ovn_answers_for_ports_on_no_node_is_seen(server: Server) -> None:
+async def test_ovn_replies_for_unplugged_ports_are_detected(server: OvsdbServer) -> None:
     """OVN's answering for unplugged ports is detected; it does unless Neutron's maintenance worker has disabled it."""
 
     async with Neutron(server) as neutron:
         await neutron.write(insert("NB_Global", {"options": encode_map({"mac_prefix": "0a:00:00"})}))
         assert not neutron.reader.answers_for_unplugged  # there is no Neutron network
-        await neutron.write(N1.make())
+        await neutron.write(N1.create())
         assert neutron.reader.answers_for_unplugged
         for value, answers in (("false", False), ("true", True)):
             options = encode_map({"ignore_lsp_down": value})
@@ -471,54 +485,56 @@ async def test_whether_ovn_answers_for_ports_on_no_node_is_seen(server: Server) 
             assert neutron.reader.answers_for_unplugged is answers
 
 
-async def test_texts_are_bounded_and_of_one_line(server: Server) -> None:
+async def test_names_are_truncated_and_on_one_line(server: OvsdbServer) -> None:
     async with Neutron(server) as neutron:
-        await neutron.write(N1.make())
+        await neutron.write(N1.create())
         long = "x" * 5000
-        await neutron.write(words("Logical_Switch", N1.switch, network_name=f"{long}1"))
+        await neutron.write(external_ids_mutation("Logical_Switch", N1.switch, network_name=f"{long}1"))
         before = neutron.snapshot.networks[N1.id].name
-        assert len(before) == LONGEST_NAME
-        await neutron.write(words("Logical_Switch", N1.switch, network_name=f"{long}2"))
-        await neutron.write(words("Logical_Switch", N1.switch, network_name="a\nb"))
+        assert len(before) == MAX_NAME_LENGTH
+        await neutron.write(external_ids_mutation("Logical_Switch", N1.switch, network_name=f"{long}2"))
+        await neutron.write(external_ids_mutation("Logical_Switch", N1.switch, network_name="a\nb"))
         assert neutron.snapshot.networks[N1.id].name == "a?b"
 
 
-async def test_a_network_has_so_many_subnets_and_a_router_so_many_routes(server: Server) -> None:
+async def test_subnets_of_a_network_and_routes_of_a_router_are_bounded(server: OvsdbServer) -> None:
     async with Neutron(server) as neutron:
-        await neutron.write(N1.make(), R1.make(), R1.join(N1, "10.1.0.1/24"))
-        await neutron.write(*(N1.subnet(f"10.{each // 200 + 2}.{each % 200}.0/24") for each in range(MOST_SUBNETS)))
-        assert len(neutron.snapshot.networks[N1.id].subnets) == MOST_SUBNETS
+        await neutron.write(N1.create(), R1.create(), R1.insert_port(N1, "10.1.0.1/24"))
+        await neutron.write(*(N1.subnet(f"10.{each // 200 + 2}.{each % 200}.0/24") for each in range(MAX_SUBNETS)))
+        assert len(neutron.snapshot.networks[N1.id].subnets) == MAX_SUBNETS
         await neutron.write(*(R1.route("10.99.0.0/16", f"10.1.{each // 200}.{each % 200}") for each in range(501)))
-        assert len(neutron.snapshot.routers[R1.id].routes) == MOST_ROUTES
-        assert neutron.documents() == await neutron.read_anew()
+        assert len(neutron.snapshot.routers[R1.id].routes) == MAX_ROUTES
+        assert neutron.documents() == await neutron.reread()
 
 
-async def test_complaints_are_bounded(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+async def test_warnings_about_unreadable_rows_are_bounded(
+    server: OvsdbServer, caplog: pytest.LogCaptureFixture
+) -> None:
     async with Neutron(server) as neutron:
-        bad = (insert("Logical_Switch", {"name": f"neutron-{each}"}) for each in range(MOST_COMPLAINTS + 20))
+        bad = (insert("Logical_Switch", {"name": f"neutron-{each}"}) for each in range(MAX_LOGGED_REASONS + 20))
         await neutron.write(*bad)
-        assert neutron.reader.unreadable == MOST_COMPLAINTS + 20
-    assert MOST_COMPLAINTS == sum("cannot be read" in record.message for record in caplog.records)
+        assert neutron.reader.unreadable == MAX_LOGGED_REASONS + 20
+    assert MAX_LOGGED_REASONS == sum("cannot be read" in record.message for record in caplog.records)
 
 
 @pytest.mark.slow
-async def test_news_come_in_parts_in_which_nothing_refers_to_what_was_not_told(server: Server) -> None:
+async def test_updates_arrive_in_parts_with_complete_references(server: OvsdbServer) -> None:
     async with Neutron(server) as neutron:
-        nets = [Net(name=f"net{each}") for each in range(SOME)]
-        routers = [Rtr(name=f"router{each}") for each in range(SOME)]
-        await neutron.write(OUT.make(), *(net.make() for net in nets), *(router.make() for router in routers))
+        nets = [NeutronNetwork(name=f"net{each}") for each in range(REPORT_SIZE)]
+        routers = [NeutronRouter(name=f"router{each}") for each in range(REPORT_SIZE)]
+        await neutron.write(OUT.create(), *(net.create() for net in nets), *(router.create() for router in routers))
         for each, (net, router) in enumerate(zip(nets, routers, strict=True)):
             address = f"192.0.{each}.9/24"
             await neutron.client.transact(
-                [*router.join(net, "10.1.0.1/24"), *router.join(OUT, address, gateway=True)], DEADLINE
+                [*router.insert_port(net, "10.1.0.1/24"), *router.insert_port(OUT, address, gateway=True)], DEADLINE
             )
-        await neutron.heard()
-        assert neutron.documents() == await neutron.read_anew()
+        await neutron.notified_owners()
+        assert neutron.documents() == await neutron.reread()
         assert len(neutron.documents()) == 1 + len(nets) + 1 + len(nets) + 3 * len(routers)
-        assert max(map(len, neutron.told)) <= SOME + 1
+        assert max(map(len, neutron.told)) <= REPORT_SIZE + 1
 
 
-async def test_rows_may_come_in_any_order(server: Server) -> None:
+async def test_rows_may_arrive_in_any_order(server: OvsdbServer) -> None:
     """Rows may arrive in any order, also within one update of the database, which is unordered."""
 
     async with Neutron(server) as neutron:
@@ -529,18 +545,18 @@ async def test_rows_may_come_in_any_order(server: Server) -> None:
             for uuid, change in changes.items()
         ]
         for seed in range(50):
-            await turns(1)  # yield to the loop, because these tables run outside a reader
+            await run_ready_tasks(1)  # yield to the loop, because these tables run outside a reader
             random.Random(seed).shuffle(rows)
-            tables = ForeignTables()
+            tables = UnmanagedTables()
             for table, uuid, change in rows:
-                at_once(tables.take({table: {uuid: change}}))
+                run_to_completion(tables.take({table: {uuid: change}}))
                 if random.Random(uuid).random() < 0.3:
-                    at_once(tables.settle())
-            at_once(tables.settle())
+                    run_to_completion(tables.settle())
+            run_to_completion(tables.settle())
             assert neutron.documents() == tables.registry.documents
             for table, uuid, _ in random.Random(seed).sample(rows, len(rows)):
-                at_once(tables.take({table: {uuid: {"delete": None}}}))
-                at_once(tables.settle())
+                run_to_completion(tables.take({table: {uuid: {"delete": None}}}))
+                run_to_completion(tables.settle())
             assert not tables.registry.documents
             assert not tables._evidence
             assert not tables._index._found
@@ -548,13 +564,13 @@ async def test_rows_may_come_in_any_order(server: Server) -> None:
             assert not tables.unreadable
 
 
-def test_no_step_is_long_however_many_ports_a_network_has() -> None:
+def test_networks_of_any_size_are_processed_in_short_steps() -> None:
     """Networks of any size are processed in short steps: the network arrives, its subnet gets its id, and all is
     deleted."""
     ports = [next(N1.port(f"vm{each}", f"10.{each >> 8}.{each & 255}.9/8"))["row"] for each in range(2000)]
-    rows = {an_id(f"row{each}"): {"initial": row} for each, row in enumerate(ports)}
+    rows = {uuid_of(f"row{each}"): {"initial": row} for each, row in enumerate(ports)}
     held = {"name": N1.switch, "ports": ["set", [["uuid", uuid] for uuid in rows]]}
-    tables = ForeignTables()
+    tables = UnmanagedTables()
     for change in (
         {"Logical_Switch": {"s": {"initial": held}}, "Logical_Switch_Port": rows},
         {"DHCP_Options": {"d": {"insert": N1.subnet("10.0.0.0/8")["row"]}}},
@@ -562,7 +578,7 @@ def test_no_step_is_long_however_many_ports_a_network_has() -> None:
     ):
         _, steps = longest_between_yields(chain(tables.take(change), tables.settle()))
         assert steps < 25_000
-        known = [document for document in tables.registry.documents.values() if isinstance(document, ForeignPort)]
+        known = [document for document in tables.registry.documents.values() if isinstance(document, UnmanagedPort)]
         assert len(known) in (0, 2000)
     assert not tables.registry.documents
 
@@ -577,14 +593,14 @@ async def whole(neutron: Neutron) -> dict[str, dict[str, Json]]:
     }
 
 
-class Chaos:
+class RandomChanges:
     """Random writer of valid Neutron rows and of invalid ones."""
 
     def __init__(self, seed: int, neutron: Neutron) -> None:
         self.chance = random.Random(seed)
         self.neutron = neutron
         self.nets = [N1, N2, OUT]
-        self.routers = [R1, Rtr(name="r2", project="b")]
+        self.routers = [R1, NeutronRouter(name="r2", project="b")]
         self.cidrs = {N1.name: "10.1.0", N2.name: "10.2.0", OUT.name: "192.0.2"}
 
     async def find(self, table: str, column: str, value: Json) -> str | None:
@@ -602,7 +618,7 @@ class Chaos:
             self.interface,
             self.interface,
             self.more,
-            self.harm,
+            self.apply_random_change,
         ]
         operations: list[Json] = []
         for _ in range(self.chance.randint(1, 3)):
@@ -616,15 +632,17 @@ class Chaos:
             if self.chance.random() < 0.3:
                 yield delete("Logical_Switch", "name", net.switch)
             else:
-                yield words("Logical_Switch", net.switch, network_name=self.chance.choice("xyz"), mtu="1400")
+                yield external_ids_mutation(
+                    "Logical_Switch", net.switch, network_name=self.chance.choice("xyz"), mtu="1400"
+                )
         else:
-            for each in replace(net, metadata=self.chance.random() < 0.5).make():
+            for each in replace(net, metadata=self.chance.random() < 0.5).create():
                 yield each
 
     async def router(self) -> AsyncIterator[Json]:
         router = self.chance.choice(self.routers)
         if not await self.find("Logical_Router", "name", router.row):
-            for each in router.make():
+            for each in router.create():
                 yield each
         elif self.chance.random() < 0.2:
             yield delete("Logical_Router", "name", router.row)
@@ -661,10 +679,12 @@ class Chaos:
                 mutation = ["ports", "insert", ["set", [["uuid", uuid]]]]
                 yield {"op": "mutate", "table": "Logical_Switch", "where": where, "mutations": [mutation]}
             case 2:
-                yield words("Logical_Switch_Port", net.port_id(name), project_id=self.chance.choice(["a", "b", ""]))
+                yield external_ids_mutation(
+                    "Logical_Switch_Port", net.port_id(name), project_id=self.chance.choice(["a", "b", ""])
+                )
             case _:
                 cidrs = f"{self.cidrs[net.name]}.{self.chance.randint(10, 14)}/24"
-                yield words("Logical_Switch_Port", net.port_id(name), cidrs=cidrs)
+                yield external_ids_mutation("Logical_Switch_Port", net.port_id(name), cidrs=cidrs)
 
     async def remove(self, *uuids: str) -> list[Json]:
         columns = (("Logical_Switch", "ports"), ("Logical_Router", "ports"), ("Logical_Router", "nat"))
@@ -683,7 +703,7 @@ class Chaos:
         end = await self.find("Logical_Router_Port", "name", f"lrp-{port_id}")
         gateway = net is OUT
         if uuid is None:
-            for each in router.join(net, *addresses, gateway=gateway, attached=self.chance.random() < 0.6):
+            for each in router.insert_port(net, *addresses, gateway=gateway, attached=self.chance.random() < 0.6):
                 yield each
         elif end is None:
             for each in router.attach(net, *addresses, gateway=gateway):
@@ -713,11 +733,11 @@ class Chaos:
                 for each in self.chance.choice([router.snat(outside), router.route("10.9.0.0/16", "10.1.0.99")]):
                     yield each
 
-    async def harm(self) -> AsyncIterator[Json]:
+    async def apply_random_change(self) -> AsyncIterator[Json]:
         net, name = self.chance.choice(self.nets), self.chance.choice("pqrst")
         match self.chance.randint(0, 5):
             case 0:
-                yield words("Logical_Switch_Port", net.port_id(name), cidrs="rubbish")
+                yield external_ids_mutation("Logical_Switch_Port", net.port_id(name), cidrs="rubbish")
             case 1:
                 yield insert("Logical_Switch", {"name": net.switch})
             case 2:
@@ -731,22 +751,22 @@ class Chaos:
 
 
 @pytest.mark.parametrize("seed", range(6))
-async def test_any_order_of_changes_ends_where_a_fresh_read_ends(server: Server, seed: int) -> None:
+async def test_random_changes_end_in_the_state_of_a_fresh_read(server: OvsdbServer, seed: int) -> None:
     async with Neutron(server) as neutron:
-        chaos = Chaos(seed, neutron)
+        chaos = RandomChanges(seed, neutron)
         for number in range(60):
             await chaos.step()
             if number % 10 == 9:
-                await neutron.heard()
-                assert neutron.documents() == await neutron.read_anew(), number
+                await neutron.notified_owners()
+                assert neutron.documents() == await neutron.reread(), number
         assert neutron.documents()
 
 
-def test_who_is_on_a_network_counts_though_their_port_cannot_be_read() -> None:
+def test_unreadable_port_still_counts_for_the_project_of_its_network() -> None:
     """A network with a second project's port is not owned by one project, whatever that port's project column
     contains."""
-    wrong = SwitchPort(name="port", project_id="b", cidrs="10.1.0.300/24")
-    assert traces_of_port(wrong, None) == (Used("b"),)
-    end = End(router="r", port=RouterPort(networks=frozenset({"nonsense"})))
-    assert traces_of_port(replace(wrong, type="router"), end) == (Used("b"),)
-    assert traces_of_port(replace(wrong, device_owner="network:distributed"), None) == (Owned("b"),)
+    wrong = SwitchPortRow(name="port", project_id="b", cidrs="10.1.0.300/24")
+    assert traces_of_port(wrong, None) == (PortProject("b"),)
+    end = RouterEnd(router="r", port=RouterPortRow(networks=frozenset({"nonsense"})))
+    assert traces_of_port(replace(wrong, type="router"), end) == (PortProject("b"),)
+    assert traces_of_port(replace(wrong, device_owner="network:distributed"), None) == (OwnerProject("b"),)

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from fairlead.drivers.ovn.vswitch.conntrack import Attempt, Tracked, render_tuples
-from fairlead.drivers.ovn.vswitch.control import Control
-from fairlead.drivers.ovn.vswitch.database import SwitchError, Tools
+from fairlead.drivers.ovn.vswitch.conntrack import ConnectionAttempt, ConntrackTable, render_tuples
+from fairlead.drivers.ovn.vswitch.control import UnixctlConnection
+from fairlead.drivers.ovn.vswitch.database import OvsTools, SwitchError
 from fairlead.model.documents.addresses import parse_address
 from fairlead.model.documents.loadbalancer import Transport
-from fairlead.model.queries.conntrack_flush import Cut
+from fairlead.model.queries.conntrack_flush import TrackedConnection
 from fairlead.model.queries.statistics import CountedService, Datapath
 
 FLOWS = """OFPST_FLOW reply (OF1.5) (xid=0x2):
@@ -45,13 +45,13 @@ GROUPS = {
 ZONES = [["ct-zone-p1", "7"], ["ct-zone-6ad7_dnat", "9"], ["ovn-nb-cfg", "4"]]
 
 
-class Told(Tools):
+class RecordedTools(OvsTools):
     """Tools with recorded output."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, ...]] = []
 
-    async def ask(self, *words: str, said: str = "") -> str:
+    async def run(self, *words: str, said: str = "") -> str:
         self.asked.append(words)
         if "dump-groups" in words:
             buckets = ",".join(BUCKET.format(number, each) for number, each in enumerate(GROUPS[words[-1]]))
@@ -69,9 +69,9 @@ def service(key: int, transport: Transport, address: str, port: int) -> CountedS
     return CountedService(place=Datapath(key), transport=transport, address=parse_address(address), port=port)
 
 
-async def test_where_new_connections_are_led_is_read_of_flows_and_groups():
-    tools, addresses = Told(), [parse_address("10.0.0.150"), parse_address("fd00:a::150")]
-    found = await Tracked("br-int", tools, Path(), 1000).leading(addresses)
+async def test_backends_of_new_connections_are_read_from_flows_and_groups():
+    tools, addresses = RecordedTools(), [parse_address("10.0.0.150"), parse_address("fd00:a::150")]
+    found = await ConntrackTable("br-int", tools, Path(), 1000).read_backends(addresses)
     assert {each.service: each.backends for each in found} == {
         service(1, Transport.TCP, "10.0.0.150", 80): {"10.0.0.11:8080", "10.0.0.12:8080"},
         service(2, Transport.UDP, "10.0.0.150", 53): {"10.0.0.12:5353"},
@@ -83,18 +83,18 @@ async def test_where_new_connections_are_led_is_read_of_flows_and_groups():
     ]
 
 
-async def test_zones_are_those_of_the_bridge():
-    assert (await Tracked("br-int", Told(), Path(), 1000).zones()) == {"p1": 7, "6ad7_dnat": 9}
+async def test_conntrack_zones_are_read_from_the_bridge():
+    assert (await ConntrackTable("br-int", RecordedTools(), Path(), 1000).zones()) == {"p1": 7, "6ad7_dnat": 9}
 
 
-def cut(address: str, member: str, transport: Transport = Transport.TCP) -> Cut:
-    return Cut(transport, parse_address(address), 80, parse_address(member), 8080)
+def cut(address: str, member: str, transport: Transport = Transport.TCP) -> TrackedConnection:
+    return TrackedConnection(transport, parse_address(address), 80, parse_address(member), 8080)
 
 
 FOUR, SIX = cut("10.0.0.150", "10.0.0.11"), cut("fd00:a::150", "fd00:a::11", Transport.UDP)
 
 
-def test_a_cut_is_told_by_both_ends():
+def test_flush_tuples_name_both_endpoints():
     assert render_tuples(FOUR) == (
         "ct_nw_dst=10.0.0.150,ct_nw_proto=6,ct_tp_dst=80",
         "ct_nw_src=10.0.0.11,ct_nw_proto=6,ct_tp_src=8080",
@@ -106,7 +106,7 @@ def test_a_cut_is_told_by_both_ends():
 
 
 async def with_switch(
-    folder: Path, answers: Mapping[str, Any], story: Callable[[Tracked], Awaitable[None]]
+    folder: Path, answers: Mapping[str, Any], story: Callable[[ConntrackTable], Awaitable[None]]
 ) -> list[dict[str, Any]]:
     """Run the story next to a daemon that sends each reply in two parts; return the daemon's requests."""
     asked: list[dict[str, Any]] = []
@@ -126,15 +126,15 @@ async def with_switch(
 
     (folder / "ovs-vswitchd.pid").write_text("77\n")
     async with await asyncio.start_unix_server(answer, folder / "ovs-vswitchd.77.ctl"):
-        await story(Tracked("br-int", Told(), folder, 1000))
+        await story(ConntrackTable("br-int", RecordedTools(), folder, 1000))
         await asyncio.gather(*(each for each in answering if each is not None))
     return asked
 
 
-async def test_each_cut_is_made_in_its_zone_and_no_other(tmp_path: Path):
-    async def story(tracked: Tracked) -> None:
-        await tracked.cut([(7, FOUR), (9, SIX)])
-        await tracked.settled()
+async def test_each_flush_is_limited_to_its_zone(tmp_path: Path):
+    async def story(tracked: ConntrackTable) -> None:
+        await tracked.flush([(7, FOUR), (9, SIX)])
+        await tracked.wait_for_revalidation()
 
     answers = {"dpctl/flush-conntrack": {"result": ""}, "revalidator/wait": {"result": ""}}
     asked = await with_switch(tmp_path, answers, story)
@@ -145,8 +145,8 @@ async def test_each_cut_is_made_in_its_zone_and_no_other(tmp_path: Path):
     ]
 
 
-def attempt(zone: int, client: str, port: int, which: Cut) -> Attempt:
-    return Attempt(zone, parse_address(client), port, which)
+def attempt(zone: int, client: str, port: int, which: TrackedConnection) -> ConnectionAttempt:
+    return ConnectionAttempt(zone, parse_address(client), port, which)
 
 
 ATTEMPTS = [
@@ -155,10 +155,10 @@ ATTEMPTS = [
 ]
 
 
-async def test_attempts_without_an_answer_are_listed_and_flushed_by_their_whole_tuples(tmp_path: Path):
-    async def story(tracked: Tracked) -> None:
-        assert await tracked.unanswered() == ATTEMPTS
-        await tracked.forget(ATTEMPTS)
+async def test_unanswered_attempts_are_listed_and_flushed_by_full_tuple(tmp_path: Path):
+    async def story(tracked: ConntrackTable) -> None:
+        assert await tracked.list_unanswered() == ATTEMPTS
+        await tracked.flush_attempts(ATTEMPTS)
 
     asked = await with_switch(tmp_path, {"dpctl/flush-conntrack": {"result": ""}}, story)
     assert [each["params"] for each in asked] == [
@@ -167,42 +167,42 @@ async def test_attempts_without_an_answer_are_listed_and_flushed_by_their_whole_
     ]
 
 
-async def test_with_too_many_connections_they_are_not_listed(caplog: pytest.LogCaptureFixture):
-    tools = Told()
-    assert await Tracked("br-int", tools, Path(), 3).unanswered() == []
+async def test_connections_above_the_limit_are_not_listed(caplog: pytest.LogCaptureFixture):
+    tools = RecordedTools()
+    assert await ConntrackTable("br-int", tools, Path(), 3).list_unanswered() == []
     assert tools.asked == [("ovs-appctl", "dpctl/ct-get-nconns")]
     assert "4 are tracked; agent.max_tracked_connections is 3" in caplog.text
 
 
-async def test_what_the_switch_refuses_is_said_and_so_is_its_absence(tmp_path: Path):
-    async def refused(tracked: Tracked) -> None:
+async def test_switch_errors_and_an_absent_switch_are_reported(tmp_path: Path):
+    async def refused(tracked: ConntrackTable) -> None:
         with pytest.raises(SwitchError, match="bad tuple"):
-            await tracked.cut([(7, FOUR)])
+            await tracked.flush([(7, FOUR)])
 
     await with_switch(tmp_path, {"dpctl/flush-conntrack": {"error": "bad tuple"}}, refused)
 
     async def nobody() -> None:
-        async with Control(tmp_path / "nowhere"):
+        async with UnixctlConnection(tmp_path / "nowhere"):
             pass
 
     with pytest.raises(SwitchError, match="cannot be spoken to"):
         await nobody()
 
 
-async def test_the_switch_has_three_quarters_of_the_time_for_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+async def test_flushes_leave_three_quarters_of_the_time_to_the_switch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     rests, real = list[float](), asyncio.sleep
 
     async def rest(seconds: float) -> None:
         rests.append(seconds)
 
-    async def slow(control: Control, method: str, *words: str) -> str:
+    async def slow(control: UnixctlConnection, method: str, *words: str) -> str:
         await real(0.02)
         return ""
 
-    async def story(tracked: Tracked) -> None:
-        monkeypatch.setattr(Control, "ask", slow)
+    async def story(tracked: ConntrackTable) -> None:
+        monkeypatch.setattr(UnixctlConnection, "run", slow)
         monkeypatch.setattr(asyncio, "sleep", rest)
-        await tracked.cut([(7, FOUR), (9, SIX)])
+        await tracked.flush([(7, FOUR), (9, SIX)])
 
     await with_switch(tmp_path, {}, story)
     assert len(rests) == 2

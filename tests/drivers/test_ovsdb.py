@@ -16,12 +16,12 @@ import msgspec
 import pytest
 
 from fairlead.drivers.ovsdb.client import (
-    Changes,
     Client,
-    Connected,
-    Contents,
-    Disconnected,
+    ConnectionClosed,
+    ConnectionSynced,
+    ContentChanges,
     Event,
+    FullContents,
     LockAcquired,
     LockLost,
     Settings,
@@ -29,7 +29,7 @@ from fairlead.drivers.ovsdb.client import (
     Tls,
 )
 from fairlead.drivers.ovsdb.errors import ConnectionLost, NotConnected, TransactionError
-from fairlead.drivers.ovsdb.link import KEEPALIVE, Link
+from fairlead.drivers.ovsdb.link import KEEPALIVE, JsonRpcConnection
 from fairlead.drivers.ovsdb.protocol import NO_TXN, Framer, Notification, Reply, TableMonitor, assert_lock
 from fairlead.drivers.ovsdb.remotes import parse_remotes
 from fairlead.drivers.ovsdb.values import (
@@ -42,9 +42,9 @@ from fairlead.drivers.ovsdb.values import (
     encode_uuids,
     patch_map,
 )
-from harness.ovsdb_server import DATABASE, REASONS_OF_A_KILL, SCHEMA, Server
+from harness.ovsdb_server import DATABASE, KILL_ERRORS, SCHEMA, OvsdbServer
 from harness.ports import free_port
-from harness.waiting import DEADLINE, eventually, eventually_equal, pause, turns, wait_until
+from harness.waiting import DEADLINE, eventually, eventually_equal, pause, run_ready_tasks, wait_until
 
 UUID = "11111111-1111-4111-8111-111111111111"
 
@@ -59,10 +59,10 @@ class Replica:
     def __call__(self, event: Event) -> None:
         self.events.append(event)
         match event:
-            case Contents(tables=tables):
+            case FullContents(tables=tables):
                 self.rows = {}
                 self.apply(tables)
-            case Changes(tables=tables):
+            case ContentChanges(tables=tables):
                 self.apply(tables)
 
     def apply(self, tables: Json) -> None:
@@ -87,7 +87,7 @@ class Replica:
 
 
 TABLES = {"Load_Balancer": TableMonitor(columns=("name", "protocol", "vips"))}
-QUICK = Timing(probe=DEADLINE, connect=2.0, first_pause=0.05, longest_pause=0.2)
+QUICK = Timing(probe=DEADLINE, connect=2.0, min_reconnect_interval=0.05, max_reconnect_interval=0.2)
 
 
 def settings(remotes: str, timing: Timing = QUICK, tls: Tls | None = None) -> Settings:
@@ -118,7 +118,7 @@ async def refusal(client: Client) -> str:
     return str(caught.value)
 
 
-def write(server: Server, *operations: Json) -> None:
+def write(server: OvsdbServer, *operations: Json) -> None:
     """Write as another client."""
     text = msgspec.json.encode([DATABASE, *operations]).decode()
     done = subprocess.run(["ovsdb-client", "transact", server.remote, text], check=True, capture_output=True, text=True)
@@ -128,13 +128,13 @@ def write(server: Server, *operations: Json) -> None:
 # Contents, changes, transactions
 
 
-async def test_contents_then_changes(server: Server) -> None:
+async def test_client_receives_contents_and_then_changes(server: OvsdbServer) -> None:
     write(server, insert("old", protocol="tcp"))
     replica = Replica()
     async with Client(settings(server.remote), replica) as client:
         await client.wait_connected(DEADLINE)
         assert client.connected
-        assert replica.kinds() == [Contents, Connected]
+        assert replica.kinds() == [FullContents, ConnectionSynced]
         assert replica.names == ["old"]
         await client.transact([insert("new", UUID, vips=encode_map({"a": "1", "b": "2"}))])
         assert replica.names == ["new", "old"]
@@ -147,10 +147,10 @@ async def test_contents_then_changes(server: Server) -> None:
         assert await client.transact([delete, delete]) == [{"count": 1}, {"count": 0}]
         assert replica.names == ["old"]
     assert not client.connected
-    assert replica.events[-1] == Disconnected(reason="closed")
+    assert replica.events[-1] == ConnectionClosed(reason="closed")
 
 
-async def test_only_the_rows_that_match(server: Server) -> None:
+async def test_monitor_condition_selects_only_matching_rows(server: OvsdbServer) -> None:
     replica = Replica()
     tables = {"Load_Balancer": TableMonitor(columns=("name",), where=(["name", "==", "mine"],))}
     chosen = Settings(remotes=parse_remotes(server.remote), database=DATABASE, tables=tables)
@@ -161,8 +161,8 @@ async def test_only_the_rows_that_match(server: Server) -> None:
 
 
 @pytest.mark.parametrize("kind", ["server", "clustered"])
-async def test_my_write_is_in_the_replica_when_transact_returns(kind: str, request: pytest.FixtureRequest) -> None:
-    server: Server = request.getfixturevalue(kind)
+async def test_replica_contains_a_write_when_transact_returns(kind: str, request: pytest.FixtureRequest) -> None:
+    server: OvsdbServer = request.getfixturevalue(kind)
 
     replica = Replica()
 
@@ -180,9 +180,9 @@ async def test_my_write_is_in_the_replica_when_transact_returns(kind: str, reque
 
 @pytest.mark.parametrize("kind", ["server", "clustered"])
 @pytest.mark.parametrize("lag", [0.0, 0.5], ids=["reader at once", "reader behind"])
-def test_the_server_sends_the_update_before_the_reply(kind: str, lag: float, request: pytest.FixtureRequest) -> None:
+def test_server_sends_the_update_before_the_reply(kind: str, lag: float, request: pytest.FixtureRequest) -> None:
     """Observed on the wire: a reply never precedes the update3 of its transaction, not even with a full backlog."""
-    server: Server = request.getfixturevalue(kind)
+    server: OvsdbServer = request.getfixturevalue(kind)
     columns = {"Load_Balancer": [{"columns": ["name", "external_ids"]}]}
     filler = encode_map({"filler": "x" * 1000})
     watch = {"id": "m", "method": "monitor_cond_since", "params": [DATABASE, "m", columns, NO_TXN]}
@@ -214,7 +214,7 @@ def test_the_server_sends_the_update_before_the_reply(kind: str, lag: float, req
     assert replies == list(range(len(writes)))
 
 
-async def test_a_failed_operation_undoes_all(server: Server) -> None:
+async def test_failed_operation_aborts_the_whole_transaction(server: OvsdbServer) -> None:
     replica = Replica()
     async with Client(settings(server.remote), replica) as client:
         await client.wait_connected(DEADLINE)
@@ -229,7 +229,7 @@ async def test_a_failed_operation_undoes_all(server: Server) -> None:
         assert replica.rows == {}
 
 
-async def test_a_transaction_may_take_too_long(server: Server) -> None:
+async def test_transaction_timeout_keeps_the_connection_usable(server: OvsdbServer) -> None:
     """The timeout ends the wait, not the transaction; the connection stays usable."""
 
     replica = Replica()
@@ -242,10 +242,10 @@ async def test_a_transaction_may_take_too_long(server: Server) -> None:
         assert caught.value.index == 0
         await client.transact([insert("a")])
         assert replica.names == ["a"]
-        assert replica.kinds().count(Connected) == 1
+        assert replica.kinds().count(ConnectionSynced) == 1
 
 
-async def test_a_chosen_uuid_can_be_inserted_once(server: Server) -> None:
+async def test_chosen_uuid_can_be_inserted_once(server: OvsdbServer) -> None:
     replica = Replica()
     async with Client(settings(server.remote), replica) as client:
         await client.wait_connected(DEADLINE)
@@ -266,7 +266,7 @@ async def test_a_chosen_uuid_can_be_inserted_once(server: Server) -> None:
         assert replica.rows == {UUID: {"name": "another life"}}
 
 
-async def test_rows_of_one_transaction_refer_to_each_other(server: Server) -> None:
+async def test_rows_of_one_transaction_refer_to_each_other(server: OvsdbServer) -> None:
     """Rows of one transaction may refer to each other, by a name valid in the transaction or by a uuid that the client
     chose."""
 
@@ -291,40 +291,47 @@ async def test_rows_of_one_transaction_refer_to_each_other(server: Server) -> No
 # Ends of connections
 
 
-async def test_a_restarted_server_is_read_afresh(server: Server) -> None:
+async def test_contents_are_read_again_after_a_server_restart(server: OvsdbServer) -> None:
     replica = Replica()
     async with Client(settings(server.remote), replica) as client:
         await client.wait_connected(DEADLINE)
         await client.transact([insert("a")])
         in_flight = asyncio.create_task(client.transact([never(300)]))
-        await turns()
+        await run_ready_tasks()
         server.stop()
         with pytest.raises(ConnectionLost):
             await in_flight
-        assert replica.events[-1] in [Disconnected(reason=reason) for reason in REASONS_OF_A_KILL]
+        assert replica.events[-1] in [ConnectionClosed(reason=reason) for reason in KILL_ERRORS]
         with pytest.raises(NotConnected):
             await client.transact([insert("b")])
         with pytest.raises(TimeoutError):
             await client.wait_connected(0.1)
         server.start()
         await client.wait_connected(DEADLINE)
-        assert replica.kinds() == [Contents, Connected, Changes, Disconnected, Contents, Connected]
+        assert replica.kinds() == [
+            FullContents,
+            ConnectionSynced,
+            ContentChanges,
+            ConnectionClosed,
+            FullContents,
+            ConnectionSynced,
+        ]
         assert replica.names == ["a"]
 
 
-async def test_nothing_is_sent_before_the_start(server: Server) -> None:
+async def test_transact_before_start_is_rejected(server: OvsdbServer) -> None:
     client = Client(settings(server.remote), Replica())
     with pytest.raises(NotConnected, match="not started"):
         await client.transact([])
     await client.close()
 
 
-async def test_close_ends_what_is_in_flight(server: Server) -> None:
+async def test_close_ends_transactions_in_flight(server: OvsdbServer) -> None:
     client = Client(settings(server.remote), Replica())
     client.start()
     await client.wait_connected(DEADLINE)
     in_flight = asyncio.create_task(client.transact([never(300)]))
-    await turns()
+    await run_ready_tasks()
     await client.close()
     with pytest.raises(ConnectionLost, match="closed"):
         await in_flight
@@ -332,54 +339,54 @@ async def test_close_ends_what_is_in_flight(server: Server) -> None:
         await client.transact([])
 
 
-async def test_close_while_connecting(tmp_path: Path) -> None:
+async def test_close_succeeds_while_connecting(tmp_path: Path) -> None:
     client = Client(settings(f"unix:{tmp_path}/nobody"), Replica())
     client.start()
-    await turns()
+    await run_ready_tasks()
     await client.close()
 
 
-async def test_a_stopped_server_is_noticed(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unresponsive_server_is_detected(server: OvsdbServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """A stopped server is detected after the second silent interval. The kernel then accepts connections, without any
     reply."""
-    probes, connections = list[Link](), list[Link]()
-    probe, connected = Link._probe, Link.connection_made
+    probes, connections = list[JsonRpcConnection](), list[JsonRpcConnection]()
+    probe, connected = JsonRpcConnection._probe, JsonRpcConnection.connection_made
 
-    def note_probe(link: Link) -> None:
+    def note_probe(link: JsonRpcConnection) -> None:
         probes.append(link)
         probe(link)
 
-    def note_connection(link: Link, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def note_connection(link: JsonRpcConnection, transport: asyncio.Transport) -> None:  # type: ignore[override]
         connections.append(link)
         connected(link, transport)
 
-    monkeypatch.setattr(Link, "_probe", note_probe)
-    monkeypatch.setattr(Link, "connection_made", note_connection)
+    monkeypatch.setattr(JsonRpcConnection, "_probe", note_probe)
+    monkeypatch.setattr(JsonRpcConnection, "connection_made", note_connection)
     replica = Replica()
-    timing = Timing(probe=1.0, connect=1.0, first_pause=0.05, longest_pause=0.1)
+    timing = Timing(probe=1.0, connect=1.0, min_reconnect_interval=0.05, max_reconnect_interval=0.1)
     async with Client(settings(server.remote, timing), replica) as client:
         await client.wait_connected(DEADLINE)
         await eventually_equal(lambda: len(probes), 3)
-        assert replica.kinds() == [Contents, Connected]  # idle, and each probe but the last was answered
+        assert replica.kinds() == [FullContents, ConnectionSynced]  # idle, and each probe but the last was answered
         server.send(signal.SIGSTOP)
         before = len(probes)
         await eventually(lambda: not client.connected)
         assert len(probes) - before <= 2
-        assert replica.events[-1] == Disconnected(reason="silent for too long")
+        assert replica.events[-1] == ConnectionClosed(reason="silent for too long")
         await eventually_equal(lambda: len(connections), 2)
-        await turns()
+        await run_ready_tasks()
         server.send(signal.SIGCONT)
         await client.wait_connected(DEADLINE)
 
 
-async def test_over_tcp_the_kernel_tells_a_machine_that_is_gone_from_one_that_is_busy() -> None:
+async def test_tcp_connections_use_kernel_keepalive() -> None:
     taken = asyncio.Queue[asyncio.StreamWriter]()
     silent = await asyncio.start_server(lambda _, writer: taken.put_nowait(writer), "127.0.0.1", 0)
-    link = Link(60.0, lambda link, notification: None, lambda link, reason: None)
+    link = JsonRpcConnection(60.0, lambda link, notification: None, lambda link, reason: None)
     transport, _ = await asyncio.get_running_loop().create_connection(lambda: link, *silent.sockets[0].getsockname())
     connection = transport.get_extra_info("socket")
     found = {each: connection.getsockopt(*each) for each in KEEPALIVE}
-    link.leave("that was all")
+    link.disconnect("that was all")
     await link.ended.wait()
     writer = await taken.get()
     writer.close()
@@ -388,13 +395,13 @@ async def test_over_tcp_the_kernel_tells_a_machine_that_is_gone_from_one_that_is
     assert found == KEEPALIVE
 
 
-async def test_a_callback_that_raises_is_loud_and_begins_afresh(
-    clustered: Server, caplog: pytest.LogCaptureFixture
+async def test_exception_in_a_callback_is_logged_and_the_client_reconnects(
+    clustered: OvsdbServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     replica = Replica()
 
     def stumble(event: Event) -> None:
-        if isinstance(event, Changes) and replica.kinds().count(Changes) == 1:
+        if isinstance(event, ContentChanges) and replica.kinds().count(ContentChanges) == 1:
             replica.events.append(event)
             raise LookupError("a bug of the receiver")
         replica(event)
@@ -405,7 +412,7 @@ async def test_a_callback_that_raises_is_loud_and_begins_afresh(
         with pytest.raises(ConnectionLost, match="a bug of the receiver"):
             await client.transact([insert("b")])
         await client.wait_connected(DEADLINE)
-        assert replica.kinds()[-3:] == [Disconnected, Contents, Connected]
+        assert replica.kinds()[-3:] == [ConnectionClosed, FullContents, ConnectionSynced]
         assert replica.names == ["a", "b"]
     assert "a bug of the receiver" in caplog.text
 
@@ -416,7 +423,7 @@ async def test_a_callback_that_raises_is_loud_and_begins_afresh(
 class Proxy:
     """Proxy between client and server, which can cut, refuse, and alter the client's requests."""
 
-    def __init__(self, server: Server, said: bytes = b"", heard: bytes = b"") -> None:
+    def __init__(self, server: OvsdbServer, said: bytes = b"", heard: bytes = b"") -> None:
         self.server = server
         self.said, self.heard = said, heard
         self.path = server.folder / "proxy.sock"
@@ -464,7 +471,7 @@ class Proxy:
         self.path.unlink(missing_ok=True)
 
 
-async def test_after_a_reconnect_only_the_differences_come(clustered: Server) -> None:
+async def test_only_differences_arrive_after_a_reconnect(clustered: OvsdbServer) -> None:
     """Only differences arrive after a reconnect within the server's history: a hundred transactions, and no more values
     than the database."""
 
@@ -482,9 +489,16 @@ async def test_after_a_reconnect_only_the_differences_come(clustered: Server) ->
         write(clustered, insert("c"), delete)
         await proxy.listen()
         await client.wait_connected(DEADLINE)
-        assert replica.kinds() == [Contents, Connected, Changes, Disconnected, Changes, Connected]
+        assert replica.kinds() == [
+            FullContents,
+            ConnectionSynced,
+            ContentChanges,
+            ConnectionClosed,
+            ContentChanges,
+            ConnectionSynced,
+        ]
         missed = replica.events[4]
-        assert isinstance(missed, Changes)
+        assert isinstance(missed, ContentChanges)
         assert {"name": "A"} in [change.get("modify") for change in missed.tables["Load_Balancer"].values()]
         assert len(missed.tables["Load_Balancer"]) == 3
         assert replica.rows[UUID] == {"name": "A", "protocol": "tcp"}
@@ -492,7 +506,7 @@ async def test_after_a_reconnect_only_the_differences_come(clustered: Server) ->
     await proxy.cut()
 
 
-async def test_history_that_is_too_old_gives_all(clustered: Server) -> None:
+async def test_reconnect_beyond_the_server_history_gives_all_contents(clustered: OvsdbServer) -> None:
     proxy, replica = Proxy(clustered), Replica()
     await proxy.listen()
     async with (
@@ -508,7 +522,14 @@ async def test_history_that_is_too_old_gives_all(clustered: Server) -> None:
             await other.transact([insert(f"b{number}")])
         await proxy.listen()
         await client.wait_connected(DEADLINE)
-        assert replica.kinds() == [Contents, Connected, Changes, Disconnected, Contents, Connected]
+        assert replica.kinds() == [
+            FullContents,
+            ConnectionSynced,
+            ContentChanges,
+            ConnectionClosed,
+            FullContents,
+            ConnectionSynced,
+        ]
         assert len(replica.rows) == 121
     await proxy.cut()
 
@@ -518,7 +539,7 @@ async def test_history_that_is_too_old_gives_all(clustered: Server) -> None:
     [(b'"monitor_cond_since"', b'"monitor_cond_nonce"'), (b'"_Server"', b'"_Sorver"')],
     ids=["before 2.12: no monitor_cond_since", "before 2.9: no _Server"],
 )
-async def test_old_servers(server: Server, said: bytes, heard: bytes) -> None:
+async def test_old_servers_are_supported(server: OvsdbServer, said: bytes, heard: bytes) -> None:
     """Old servers are supported. A proxy changes a name in the request, so the reply is the server's own to an unknown
     name."""
 
@@ -528,12 +549,12 @@ async def test_old_servers(server: Server, said: bytes, heard: bytes) -> None:
     async with Client(settings(proxy.remote), replica) as client:
         await client.wait_connected(DEADLINE)
         await client.transact([insert("new")])
-        assert replica.kinds() == [Contents, Connected, Changes]
+        assert replica.kinds() == [FullContents, ConnectionSynced, ContentChanges]
         assert replica.names == ["new", "old"]
     await proxy.cut()
 
 
-async def test_a_database_that_is_not_served_is_refused(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+async def test_unserved_database_is_rejected(server: OvsdbServer, caplog: pytest.LogCaptureFixture) -> None:
     nowhere = Settings(remotes=parse_remotes(server.remote), database="Nope", tables={}, timing=QUICK)
     replica = Replica()
     async with Client(nowhere, replica) as client:
@@ -544,7 +565,7 @@ async def test_a_database_that_is_not_served_is_refused(server: Server, caplog: 
     assert len([record for record in caplog.records if record.levelname == "WARNING"]) == 1
 
 
-async def test_a_monitor_that_the_server_refuses(server: Server) -> None:
+async def test_monitor_error_of_the_server_is_reported(server: OvsdbServer) -> None:
     tables = {"Load_Balancer": TableMonitor(columns=("no_such_column",))}
     wrong = Settings(remotes=parse_remotes(server.remote), database=DATABASE, tables=tables, timing=QUICK)
     async with Client(wrong, Replica()) as client:
@@ -556,7 +577,7 @@ async def test_a_monitor_that_the_server_refuses(server: Server) -> None:
 # Locks
 
 
-async def test_a_lock_goes_from_one_to_the_next(server: Server) -> None:
+async def test_lock_passes_to_the_next_client(server: OvsdbServer) -> None:
     one, two = Replica(), Replica()
     async with Client(settings(server.remote), two) as second:
         async with Client(settings(server.remote), one) as first:
@@ -573,11 +594,11 @@ async def test_a_lock_goes_from_one_to_the_next(server: Server) -> None:
         await eventually(lambda: second.has_lock)
         await second.transact([assert_lock("l"), insert("by the next")])
         assert two.names == ["by the next", "by the owner"]
-    assert one.events[-2:] == [LockLost(name="l"), Disconnected(reason="closed")]
+    assert one.events[-2:] == [LockLost(name="l"), ConnectionClosed(reason="closed")]
     assert [event for event in two.events if isinstance(event, LockAcquired)] == [LockAcquired(name="l")]
 
 
-async def test_a_stolen_lock_comes_back(server: Server) -> None:
+async def test_stolen_lock_returns(server: OvsdbServer) -> None:
     replica = Replica()
     async with Client(settings(server.remote), replica) as client:
         client.lock("l")
@@ -591,7 +612,7 @@ async def test_a_stolen_lock_comes_back(server: Server) -> None:
         await client.transact([assert_lock("l")])
 
 
-async def test_a_lock_is_asked_for_again_after_a_reconnect(server: Server) -> None:
+async def test_lock_is_requested_again_after_a_reconnect(server: OvsdbServer) -> None:
     replica = Replica()
     async with Client(settings(server.remote), replica) as client:
         client.lock("l")
@@ -599,7 +620,16 @@ async def test_a_lock_is_asked_for_again_after_a_reconnect(server: Server) -> No
         server.control("ovsdb-server/reconnect")
         await eventually(lambda: not client.has_lock)
         await eventually(lambda: client.has_lock)
-        expected = [Contents, Connected, LockAcquired, LockLost, Disconnected, Contents, Connected, LockAcquired]
+        expected = [
+            FullContents,
+            ConnectionSynced,
+            LockAcquired,
+            LockLost,
+            ConnectionClosed,
+            FullContents,
+            ConnectionSynced,
+            LockAcquired,
+        ]
         assert replica.kinds() == expected
         with pytest.raises(ValueError, match="already asks for the lock l"):
             client.lock("other")
@@ -616,7 +646,7 @@ def has_address(host: str) -> bool:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
-async def test_tcp(server: Server, host: str) -> None:
+async def test_client_connects_over_tcp(server: OvsdbServer, host: str) -> None:
     if not has_address(host.strip("[]")):
         pytest.skip(f"no {host} here")
     port = free_port(host.strip("[]"))
@@ -646,7 +676,7 @@ def make_certificate(folder: Path, name: str, *signer: str) -> None:
     subprocess.run([*new, *subject, *signer], check=True, capture_output=True)
 
 
-async def test_tls(server: Server) -> None:
+async def test_tls_peers_verify_certificates_with_the_ca(server: OvsdbServer) -> None:
     """Both ends verify certificates with the CA; a client of another CA is rejected."""
     if shutil.which("openssl") is None:
         pytest.skip("needs openssl to make certificates")
@@ -677,17 +707,17 @@ async def test_tls(server: Server) -> None:
                 await client.wait_connected(0.3)
 
 
-async def test_a_remote_that_answers_is_found(server: Server) -> None:
+async def test_first_reachable_remote_is_used(server: OvsdbServer) -> None:
     port = free_port()
     remotes = f"unix:{server.folder}/nobody,tcp:127.0.0.1:{port},tcp:no.such.host.invalid:1,{server.remote}"
     replica = Replica()
     async with Client(settings(remotes), replica) as client:
         await client.wait_connected(DEADLINE)
-        assert replica.events[-1] == Connected(remote=parse_remotes(server.remote)[0])
+        assert replica.events[-1] == ConnectionSynced(remote=parse_remotes(server.remote)[0])
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, servers: list[Server]) -> list[Server]:
+def cluster(tmp_path: Path, servers: list[OvsdbServer]) -> list[OvsdbServer]:
     for name in ("1", "2", "3"):
         folder = tmp_path / name
         folder.mkdir()
@@ -695,13 +725,13 @@ def cluster(tmp_path: Path, servers: list[Server]) -> list[Server]:
         make = ["create-cluster", folder / "db", SCHEMA, mine]
         join = ["join-cluster", folder / "db", DATABASE, mine, first]
         subprocess.run(["ovsdb-tool", *(make if name == "1" else join)], check=True)
-        servers.append(Server(folder))
+        servers.append(OvsdbServer(folder))
         servers[-1].start()
         wait_until(partial(_has_joined, servers[-1]))
     return servers
 
 
-def _has_joined(server: Server) -> bool:
+def _has_joined(server: OvsdbServer) -> bool:
     """Return whether the server has joined its cluster; it may accept clients before this command works."""
     try:
         return "Status: cluster member" in server.control("cluster/status", DATABASE)
@@ -709,7 +739,7 @@ def _has_joined(server: Server) -> bool:
         return False
 
 
-async def test_the_leader_is_followed(cluster: list[Server]) -> None:
+async def test_client_follows_the_cluster_leader(cluster: list[OvsdbServer]) -> None:
     first, second, third = cluster
 
     replica = Replica()
@@ -717,19 +747,19 @@ async def test_the_leader_is_followed(cluster: list[Server]) -> None:
     async with Client(settings(remotes), replica) as client:
         client.lock("l")
         await client.wait_connected(DEADLINE)
-        assert replica.events[1] == Connected(remote=parse_remotes(first.remote)[0])
+        assert replica.events[1] == ConnectionSynced(remote=parse_remotes(first.remote)[0])
         await client.transact([insert("a")])
         first.control("cluster/failure-test", "transfer-leadership")
-        await eventually_equal(lambda: replica.kinds().count(Connected), 2)
+        await eventually_equal(lambda: replica.kinds().count(ConnectionSynced), 2)
         [leader] = [s for s in cluster if "Role: leader" in s.control("cluster/status", DATABASE)]
         assert leader is not first
-        [_, connected] = [event for event in replica.events if isinstance(event, Connected)]
-        assert connected == Connected(remote=parse_remotes(leader.remote)[0])
-        assert Disconnected(reason="is not the leader") in replica.events
-        assert replica.kinds().count(Contents) == 1  # the new leader has the history too
+        [_, connected] = [event for event in replica.events if isinstance(event, ConnectionSynced)]
+        assert connected == ConnectionSynced(remote=parse_remotes(leader.remote)[0])
+        assert ConnectionClosed(reason="is not the leader") in replica.events
+        assert replica.kinds().count(FullContents) == 1  # the new leader has the history too
         await client.transact([insert("b")])
         await eventually(lambda: client.has_lock)
         leader.stop()
-        await eventually_equal(lambda: replica.kinds().count(Connected), 3)
+        await eventually_equal(lambda: replica.kinds().count(ConnectionSynced), 3)
         await client.transact([insert("c")])
         assert replica.names == ["a", "b", "c"]

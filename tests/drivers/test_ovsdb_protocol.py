@@ -17,12 +17,20 @@ from fairlead.drivers.ovsdb.protocol import (
     assert_lock,
     encode_message,
     encode_monitors,
-    find_refusal,
+    find_error,
     merge_row,
     read_message,
     read_results,
 )
-from fairlead.drivers.ovsdb.remotes import Liveness, Rotation, SslRemote, TcpRemote, UnixRemote, Verdict, parse_remotes
+from fairlead.drivers.ovsdb.remotes import (
+    Liveness,
+    LivenessVerdict,
+    Rotation,
+    SslRemote,
+    TcpRemote,
+    UnixRemote,
+    parse_remotes,
+)
 from fairlead.drivers.ovsdb.values import (
     decode_map,
     decode_optional,
@@ -49,14 +57,14 @@ def feed_all(pieces: list[bytes]) -> list[object]:
     return [message for piece in pieces for message in framer.feed(piece)]
 
 
-def test_a_message_may_be_cut_anywhere() -> None:
+def test_message_may_be_split_anywhere() -> None:
     for text in (json.dumps(TRICKY).encode(), json.dumps(TRICKY, ensure_ascii=False).encode()):
         for cut in range(len(text) + 1):
             expected = [Reply(id=1, result=TRICKY["result"], error=None)] * 2
             assert expected == feed_all([text[:cut], text[cut:] + text])
 
 
-def test_a_byte_at_a_time() -> None:
+def test_messages_may_arrive_one_byte_at_a_time() -> None:
     text = json.dumps(TRICKY).encode() * 3
     assert [Reply(id=1, result=TRICKY["result"], error=None)] * 3 == feed_all([bytes([byte]) for byte in text])
 
@@ -75,7 +83,9 @@ JSON = st.recursive(
     st.booleans(),
     st.sampled_from(["", " ", "\n"]),
 )
-def test_what_was_framed_comes_out(results: list[object], sizes: list[int], ascii_only: bool, gap: str) -> None:
+def test_framer_returns_the_sent_messages_for_any_split(
+    results: list[object], sizes: list[int], ascii_only: bool, gap: str
+) -> None:
     """The framer returns the sent messages for any string contents and any cuts of the network."""
     texts = [json.dumps({"id": 1, "result": result, "error": None}, ensure_ascii=ascii_only) for result in results]
     stream = gap.join(texts).encode()
@@ -84,7 +94,7 @@ def test_what_was_framed_comes_out(results: list[object], sizes: list[int], asci
     assert [Reply(id=1, result=result, error=None) for result in results] == feed_all(pieces)
 
 
-def test_no_byte_is_looked_at_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_framer_scans_each_byte_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The framer scans each byte once, for messages of any size that arrive in pieces of 1 KB."""
     looked, hide_strings = list[int](), Framer._hide_strings
 
@@ -107,7 +117,7 @@ def test_no_byte_is_looked_at_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     assert steps_for(8000) < 8.1 * steps_for(1000)
 
 
-def test_a_message_that_is_too_long_is_refused_before_it_is_whole() -> None:
+def test_oversized_message_is_rejected_before_its_end() -> None:
     framer = Framer(limit=100)
     assert [Reply(id=1, result="x" * 60, error=None)] == list(framer.feed(b'{"id":1,"result":"%s"}' % (b"x" * 60)))
     with pytest.raises(ProtocolError, match="longer than 100 bytes"):
@@ -115,19 +125,19 @@ def test_a_message_that_is_too_long_is_refused_before_it_is_whole() -> None:
 
 
 @pytest.mark.parametrize("text", [b"}", b"what {}", b'{"id":}', b'{"a":1}', b'{"id":1,"result":"\xff"}'])
-def test_what_is_not_ovsdb_is_refused(text: bytes) -> None:
+def test_invalid_messages_are_rejected(text: bytes) -> None:
     with pytest.raises(ProtocolError):
         list(Framer().feed(text))
 
 
-def test_messages_before_a_bad_one_count() -> None:
+def test_messages_before_an_invalid_one_are_returned() -> None:
     messages = Framer().feed(b'{"id":1,"result":2}}')
     assert Reply(id=1, result=2, error=None) == next(messages)
     with pytest.raises(ProtocolError):
         next(messages)
 
 
-def test_kinds_of_messages() -> None:
+def test_messages_are_parsed_as_requests_notifications_and_replies() -> None:
     assert Request(id="echo", method="echo", params=[]) == read_message({"id": "echo", "method": "echo", "params": []})
     assert Notification(method="locked", params=["l"]) == read_message(
         {"id": None, "method": "locked", "params": ["l"]}
@@ -137,7 +147,7 @@ def test_kinds_of_messages() -> None:
     assert encode_message(Reply(id="e", result=[], error=None)) == b'{"id":"e","result":[],"error":null}'
 
 
-def test_values_are_encoded_in_one_way_only() -> None:
+def test_values_have_one_canonical_encoding() -> None:
     assert encode_set([]) == ["set", []]
     assert encode_set(["a"]) == "a"
     assert encode_set({"b", "a"}) == ["set", ["a", "b"]]
@@ -168,13 +178,13 @@ def test_values_are_decoded() -> None:
             decode(wrong)
 
 
-def test_a_difference_of_a_map() -> None:
+def test_map_difference_is_applied() -> None:
     old = {"gone": "1", "kept": "2", "changed": "3"}
     difference = ["map", [["changed", "4"], ["gone", "1"], ["new", "5"]]]
     assert patch_map(old, difference) == {"kept": "2", "changed": "4", "new": "5"}
 
 
-def test_results_of_a_transaction() -> None:
+def test_transaction_results_are_parsed_and_errors_raised() -> None:
     assert read_results(Reply(id=1, result=[{"count": 1}, {}], error=None), 2) == [{"count": 1}, {}]
     failed = Reply(id=1, result=[{}, {"error": "not owner", "details": "no."}, None], error=None)
     with pytest.raises(TransactionError, match=r"^not owner: no\.$") as caught:
@@ -191,16 +201,16 @@ def test_results_of_a_transaction() -> None:
     assert issubclass(ConnectionLost, OvsdbError)
 
 
-def test_which_server_is_fit() -> None:
-    assert None is find_refusal({"model": "standalone"})
-    assert None is find_refusal({"model": "clustered", "connected": True, "leader": True})
-    assert find_refusal({"model": "clustered", "connected": True}) == "is not the leader"
-    assert find_refusal({"model": "clustered", "leader": True}) == "is not connected to its cluster"
-    assert find_refusal({"model": "relay", "connected": True, "leader": False}) == "is not the leader"
-    assert find_refusal(None) == "does not serve the database"
+def test_unfit_servers_are_refused_with_a_reason() -> None:
+    assert None is find_error({"model": "standalone"})
+    assert None is find_error({"model": "clustered", "connected": True, "leader": True})
+    assert find_error({"model": "clustered", "connected": True}) == "is not the leader"
+    assert find_error({"model": "clustered", "leader": True}) == "is not connected to its cluster"
+    assert find_error({"model": "relay", "connected": True, "leader": False}) == "is not the leader"
+    assert find_error(None) == "does not serve the database"
 
 
-def test_a_row_follows_its_updates() -> None:
+def test_updates_are_merged_into_a_row() -> None:
     row = merge_row(None, {"initial": {"model": "clustered", "connected": True}})
     assert row == {"model": "clustered", "connected": True}
     row = merge_row(row, {"modify": {"leader": True}})
@@ -208,7 +218,7 @@ def test_a_row_follows_its_updates() -> None:
     assert None is merge_row(row, {"delete": None})
 
 
-def test_remotes() -> None:
+def test_remotes_are_parsed() -> None:
     text = "unix:/run/ovn/nb.sock, tcp:10.0.0.1:6641,tcp:[fd00::1]:6641,ssl:nb.example.org:6641"
     expected = (
         UnixRemote(path="/run/ovn/nb.sock"),
@@ -223,12 +233,12 @@ def test_remotes() -> None:
 @pytest.mark.parametrize(
     "text", ["", "unix:", "tcp:10.0.0.1", "tcp:fd00::1:6641", "tcp:h:0", "tcp:h:65536", "udp:h:1", "tcp:h:1,"]
 )
-def test_what_is_no_remote_is_refused(text: str) -> None:
+def test_invalid_remotes_are_rejected(text: str) -> None:
     with pytest.raises(ValueError, match="not a remote"):
         parse_remotes(text)
 
 
-def test_a_round_is_quick_and_rounds_slow_down() -> None:
+def test_pauses_grow_after_each_round_of_remotes() -> None:
     one, two = parse_remotes("unix:1,unix:2")
     rotation = Rotation([one, two], first=1.0, cap=3.0)
     seen = [(rotation.remote, rotation.failed(held=0.0)) for _ in range(8)]
@@ -236,29 +246,29 @@ def test_a_round_is_quick_and_rounds_slow_down() -> None:
     assert (rotation.failed(held=3.0), rotation.failed(held=-1.0)) == (0.0, 1.0)
 
 
-def test_one_remote_pauses_from_the_first_failure_on() -> None:
+def test_single_remote_pauses_from_the_first_failure() -> None:
     rotation = Rotation(parse_remotes("unix:1"), first=0.25, cap=8.0)
     assert [rotation.failed(held=0.0) for _ in range(7)] == [0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 8.0]
     assert rotation.failed(held=100.0) == 0.25
 
 
-def test_silence_is_probed_then_it_is_death() -> None:
+def test_silent_connection_is_probed_and_then_dead() -> None:
     liveness = Liveness(5.0, now=100.0)
-    assert (liveness.due, liveness.tick(104.9)) == (105.0, Verdict.WAIT)
-    assert (liveness.tick(105.0), liveness.due) == (Verdict.PROBE, 110.0)
-    assert liveness.tick(109.0) == Verdict.WAIT
-    assert liveness.tick(110.1) == Verdict.DEAD
+    assert (liveness.due, liveness.tick(104.9)) == (105.0, LivenessVerdict.WAIT)
+    assert (liveness.tick(105.0), liveness.due) == (LivenessVerdict.PROBE, 110.0)
+    assert liveness.tick(109.0) == LivenessVerdict.WAIT
+    assert liveness.tick(110.1) == LivenessVerdict.DEAD
 
 
-def test_an_answer_is_life() -> None:
+def test_received_message_resets_the_inactivity_timeout() -> None:
     liveness = Liveness(5.0, now=100.0)
-    assert liveness.tick(105.0) == Verdict.PROBE
-    liveness.heard(106.0)
-    assert (liveness.due, liveness.tick(111.0)) == (111.0, Verdict.PROBE)
+    assert liveness.tick(105.0) == LivenessVerdict.PROBE
+    liveness.record_activity(106.0)
+    assert (liveness.due, liveness.tick(111.0)) == (111.0, LivenessVerdict.PROBE)
 
 
-def test_our_own_standstill_is_not_the_server_s_death() -> None:
+def test_suspended_process_does_not_take_the_server_for_dead() -> None:
     liveness = Liveness(5.0, now=100.0)
-    assert liveness.tick(105.0) == Verdict.PROBE
-    assert liveness.tick(130.0) == Verdict.PROBE  # due at 110: the process slept
-    assert liveness.tick(135.0) == Verdict.DEAD
+    assert liveness.tick(105.0) == LivenessVerdict.PROBE
+    assert liveness.tick(130.0) == LivenessVerdict.PROBE  # due at 110: the process slept
+    assert liveness.tick(135.0) == LivenessVerdict.DEAD

@@ -20,12 +20,12 @@ from fairlead.dataplane.haproxy import Frontend, Process, Route
 from fairlead.dataplane.rows import Rows, diff
 from fairlead.drivers.haproxy import HAProxy
 from fairlead.drivers.haproxy.process import Program, read_running
-from fairlead.drivers.interface import Later
-from fairlead.drivers.ovn.vswitch.database import Tools
-from fairlead.drivers.ovn.vswitch.proxy_ports import ProxyPlaces, device_name
+from fairlead.drivers.interface import Requeue
+from fairlead.drivers.ovn.vswitch.database import OvsTools
+from fairlead.drivers.ovn.vswitch.proxy_ports import ProxyNamespaces, device_name
 from fairlead.model.documents.owner import Owner
-from harness.apart import Apart, apart, require_root
-from harness.haproxy_site import NET, Asking, asked, eventually_answers, get, more_answers, rows
+from harness.apart import NetNamespace, net_namespace, require_root
+from harness.haproxy_site import NET, RepeatingClient, await_more_answers, eventually_answers, get, response_on, rows
 from harness.machines import machine
 from harness.proxied import PROGRAM, WEB, member
 from harness.waiting import DEADLINE, eventually, wait_until
@@ -58,17 +58,17 @@ IN_PLACE = {
     "larger packets": {"mtu": 8900},
 }
 """Attributes that change while the device stays."""
-ANEW = {"another MAC": {"mac": "02:00:00:00:00:62"}, "another port": {"port": "port2"}}
+RECREATED = {"another MAC": {"mac": "02:00:00:00:00:62"}, "another port": {"port": "port2"}}
 
 
 @dataclass
 class Switch:
-    apart: Apart
+    apart: NetNamespace
     folder: Path
 
     @property
-    def places(self) -> ProxyPlaces:
-        return ProxyPlaces(BRIDGE, PREFIX, Tools(self.folder))
+    def places(self) -> ProxyNamespaces:
+        return ProxyNamespaces(BRIDGE, PREFIX, OvsTools(self.folder))
 
     def inside(self, *command: str) -> Any:
         """Run `ip` in the proxy's namespace."""
@@ -112,7 +112,7 @@ def wanted(process: Process) -> tuple[object, ...]:
 async def switch() -> AsyncIterator[Switch]:
     """Yield a switch; the thread enters its namespace."""
     require_root(SERVER, SCHEMA)
-    with apart() as made, TemporaryDirectory() as name:
+    with net_namespace() as made, TemporaryDirectory() as name:
         folder = Path(name)
         made.ip(f"link add {BRIDGE} type veth peer name br-others")
         subprocess.run(["ovsdb-tool", "create", folder / "db", SCHEMA], check=True)
@@ -133,7 +133,7 @@ async def switch() -> AsyncIterator[Switch]:
 
 
 @pytest.mark.parametrize("change", IN_PLACE.values(), ids=IN_PLACE)
-async def test_what_changes_of_a_place_changes_while_its_device_stays(switch: Switch, change: dict[str, Any]) -> None:
+async def test_namespace_changes_keep_the_device(switch: Switch, change: dict[str, Any]) -> None:
     """Changes of a namespace keep its device; each is made and reverted, also by an agent without memory."""
     await switch.places.make(PROCESS)
     first = switch.device["ifindex"]
@@ -143,8 +143,8 @@ async def test_what_changes_of_a_place_changes_while_its_device_stays(switch: Sw
             assert (switch.found, switch.device["ifindex"]) == (wanted(process), first)
 
 
-@pytest.mark.parametrize("change", ANEW.values(), ids=ANEW)
-async def test_another_port_is_another_device(switch: Switch, change: dict[str, Any]) -> None:
+@pytest.mark.parametrize("change", RECREATED.values(), ids=RECREATED)
+async def test_different_port_creates_a_new_device(switch: Switch, change: dict[str, Any]) -> None:
     await switch.places.make(PROCESS)
     first = switch.device["ifindex"]
     await switch.places.make(replace(PROCESS, **change))
@@ -152,7 +152,7 @@ async def test_another_port_is_another_device(switch: Switch, change: dict[str, 
     assert switch.device["ifindex"] != first
 
 
-async def test_what_somebody_else_has_changed_is_mended(switch: Switch) -> None:
+async def test_drift_of_a_namespace_is_repaired(switch: Switch) -> None:
     """Drift is repaired with everything below it: the kernel removes an address together with its routes."""
     await switch.places.make(PROCESS)
     first = switch.device["ifindex"]
@@ -166,7 +166,7 @@ async def test_what_somebody_else_has_changed_is_mended(switch: Switch) -> None:
 
 
 @dataclass
-class Stand:
+class HaproxyStandIn:
     driver: HAProxy
     folder: Path
     said: list[frozenset[int] | None]
@@ -183,7 +183,7 @@ class Stand:
             await self.driver.apply(owner, diff(found, await self.driver.read(owner)))
             return True
 
-        await eventually(is_applied, retry=(Later,))
+        await eventually(is_applied, retry=(Requeue,))
 
 
 def at(addresses: tuple[str, ...], *members: Any) -> Rows:
@@ -198,12 +198,12 @@ def at(addresses: tuple[str, ...], *members: Any) -> Rows:
     }
 
 
-async def stand(switch: Switch, test: Callable[[Stand], Awaitable[None]]) -> None:
+async def stand(switch: Switch, test: Callable[[HaproxyStandIn], Awaitable[None]]) -> None:
     said = list[frozenset[int] | None]()
     with TemporaryDirectory() as name:
         folder = Path(name) / "p"
         driver = HAProxy(folder, switch.places, lambda _, ports: said.append(ports), Program(path=PROGRAM, user=""))
-        it = Stand(driver, folder, said)
+        it = HaproxyStandIn(driver, folder, said)
         await driver.open()
         try:
             await it.put(NET, {PROCESS.key: PROCESS})
@@ -214,43 +214,46 @@ async def stand(switch: Switch, test: Callable[[Stand], Awaitable[None]]) -> Non
             await driver.close()
 
 
-async def test_ways_and_packets_change_under_a_process_and_its_clients(switch: Switch) -> None:
+async def test_route_and_mtu_changes_keep_the_process_and_its_connections(switch: Switch) -> None:
     """Routes and packets change under a running proxy: the process stays, no client bypasses it, and a connection
     survives."""
 
-    async def change(it: Stand) -> None:
+    async def change(it: HaproxyStandIn) -> None:
         await switch.places.make(PROCESS)
         switch.join()
         with machine("m1", host="10.0.1.1") as found:
             await it.put(WEB, at(MINE, member("m1", found.port, address="10.0.1.1")))
             first = it.pid
-            with Asking(PORT, "10.0.0.61") as asking, socket.create_connection(("10.0.0.61", PORT), DEADLINE) as client:
-                assert b"200" in await asyncio.to_thread(asked, client)
+            with (
+                RepeatingClient(PORT, "10.0.0.61") as asking,
+                socket.create_connection(("10.0.0.61", PORT), DEADLINE) as client,
+            ):
+                assert b"200" in await asyncio.to_thread(response_on, client)
                 for changed in ({"routes": (replace(LEADING[0], nexthop="10.0.0.2"),)}, {"mtu": 1300}, {}):
                     process = replace(PROCESS, **changed)
                     await it.put(NET, {PROCESS.key: process})
                     assert switch.found == wanted(process)
-                    await more_answers(asking)
-                    assert b"200" in await asyncio.to_thread(asked, client)
+                    await await_more_answers(asking)
+                    assert b"200" in await asyncio.to_thread(response_on, client)
             assert (set(asking.answers), it.pid, it.said) == ({"m1"}, first, [frozenset({PORT})])
 
     await stand(switch, change)
 
 
-async def test_an_address_that_is_added_costs_no_request_and_another_device_a_moment(switch: Switch) -> None:
-    async def change(it: Stand) -> None:
+async def test_added_address_loses_no_request_and_a_new_device_interrupts_briefly(switch: Switch) -> None:
+    async def change(it: HaproxyStandIn) -> None:
         await switch.places.make(PROCESS)
         switch.join()
         with machine("m1", host="10.0.0.1") as found:
             one = member("m1", found.port, address="10.0.0.1")
             await it.put(WEB, at(MINE, one))
             first = it.pid
-            with Asking(PORT, "10.0.0.61") as asking:
+            with RepeatingClient(PORT, "10.0.0.61") as asking:
                 await it.put(NET, {PROCESS.key: replace(PROCESS, addresses=MORE)})
                 await it.put(WEB, at(MORE, one))
                 assert await asyncio.to_thread(get, PORT, "10.0.1.61") == "m1"
                 assert it.pid != first
-                await more_answers(asking)
+                await await_more_answers(asking)
             assert set(asking.answers) == {"m1"}
             assert None not in it.said
             await it.put(NET, {PROCESS.key: replace(PROCESS, addresses=MORE, mac="02:00:00:00:00:62")})

@@ -19,7 +19,7 @@ from fairlead.model.documents.owner import Kind, Owner
 from fairlead.model.registry.changeset import Changes, apply_changes, owners_with_rows
 from fairlead.model.snapshot import Snapshot
 from harness.language import parse_model
-from harness.ovsdb_server import Server
+from harness.ovsdb_server import OvsdbServer
 from harness.waiting import DEADLINE
 
 WEB = Owner(Kind.LOAD_BALANCER, "web")
@@ -48,7 +48,7 @@ OTHERS = (
 class Northbound:
     """Northbound database as other clients see and write it."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: OvsdbServer) -> None:
         self._server = server
 
     def control(self, *words: str) -> str:
@@ -97,7 +97,7 @@ async def put(driver: OvnDriver, snapshot: Snapshot) -> None:
 
 
 @pytest.fixture
-def northbound(server: Server) -> Northbound:
+def northbound(server: OvsdbServer) -> Northbound:
     """Return a database with the stock provider's rows."""
     made = Northbound(server)
     made.write_stock()
@@ -105,21 +105,19 @@ def northbound(server: Server) -> Northbound:
 
 
 @pytest.fixture
-async def driver(server: Server) -> AsyncIterator[OvnDriver]:
+async def driver(server: OvsdbServer) -> AsyncIterator[OvnDriver]:
     async with opened(server) as made:
         yield made
 
 
 @asynccontextmanager
-async def opened(server: Server) -> AsyncIterator[OvnDriver]:
+async def opened(server: OvsdbServer) -> AsyncIterator[OvnDriver]:
     async with OvnDriver(OvnSettings(remotes=parse_remotes(server.remote), mark="test")) as made:
         await made.wait_ready(DEADLINE)
         yield made
 
 
-async def test_their_rows_stay_until_it_is_taken_and_then_go_with_all_that_they_held(
-    northbound: Northbound, driver: OvnDriver
-):
+async def test_octavia_rows_stay_until_the_migration_and_then_are_deleted(northbound: Northbound, driver: OvnDriver):
     await put(driver, snapshot_of(PREPARED))
     assert northbound.names() == ["api", "vpn", "web", "web", "web", "web-of-others"]
     assert await driver.read(WEB) == NO_ROWS
@@ -133,7 +131,7 @@ async def test_their_rows_stay_until_it_is_taken_and_then_go_with_all_that_they_
     assert await driver.read(WEB) == OVN.compile(snapshot_of(TAKEN), WEB)
 
 
-async def test_it_is_one_transaction(server: Server, northbound: Northbound, driver: OvnDriver):
+async def test_migration_is_one_transaction(server: OvsdbServer, northbound: Northbound, driver: OvnDriver):
     """The takeover is one transaction: an observer never sees both sets of rows, nor none."""
 
     await put(driver, snapshot_of(PREPARED))
@@ -152,8 +150,8 @@ async def test_it_is_one_transaction(server: Server, northbound: Northbound, dri
     ]
 
 
-async def test_who_reads_later_has_nothing_to_do_and_what_is_made_later_under_the_name_stays(
-    server: Server, northbound: Northbound
+async def test_migration_is_idempotent_and_later_rows_of_the_same_name_stay(
+    server: OvsdbServer, northbound: Northbound
 ):
     async with opened(server) as driver:
         await put(driver, snapshot_of(TAKEN))
@@ -172,7 +170,7 @@ async def test_who_reads_later_has_nothing_to_do_and_what_is_made_later_under_th
 
 
 @pytest.mark.parametrize("vip", ["10.0.0.98", None])
-async def test_a_row_of_the_name_that_is_not_of_the_stock_provider_is_not_touched(
+async def test_row_of_the_same_name_not_of_the_stock_provider_is_not_touched(
     northbound: Northbound, driver: OvnDriver, vip: str | None
 ):
     """A row with the load balancer's name that is not the stock provider's is not touched, and the provider's rows stay

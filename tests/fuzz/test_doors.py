@@ -22,8 +22,8 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from harness.fuzz.machine import Machine
-from harness.fuzz.world import REFUSED, World
+from harness.fuzz.machine import FuzzedServer
+from harness.fuzz.world import REJECTED_PATH, FuzzObjects
 from harness.values import NETWORKS
 from harness.waiting import DEADLINE
 
@@ -41,21 +41,21 @@ FLOW = "/flow"
 """Path of the flow trace; its parameters must match each other."""
 REFRESH = 10
 """Calls between two refreshes of the known objects."""
-MOST_MEMORY = 400 * 2**20
+MAX_MEMORY = 400 * 2**20
 """Limit in bytes."""
 CHECKS = [status_code_conformance, content_type_conformance, response_schema_conformance]
 
 schemathesis.openapi.format("cidr", NETWORKS)
 
 
-def operations(server: Machine, door: str) -> list[Any]:
+def operations(server: FuzzedServer, door: str) -> list[Any]:
     document = server.get(f"/{door}/openapi.json")
     found = [result.ok() for result in schemathesis.openapi.from_dict(document).get_all_operations()]
     return [operation for operation in found if not operation.path.endswith(ENDLESS)]
 
 
 def _weight(operation: Any) -> int:
-    if not _can_be_had(operation) or REFUSED in operation.path:
+    if not _is_obtainable(operation) or REJECTED_PATH in operation.path:
         return 1
     if operation.path == FLOW:
         return OFTEN["put"]
@@ -63,12 +63,12 @@ def _weight(operation: Any) -> int:
     return OFTEN[operation.method] // (3 if plain or "/tags" in operation.path else 1)  # tags have many operations
 
 
-def _can_be_had(operation: Any) -> bool:
+def _is_obtainable(operation: Any) -> bool:
     return any(status.startswith("2") for status in operation.definition.raw["responses"])
 
 
 @pytest.mark.parametrize("door", CALLS)
-def test_every_call_is_answered_as_the_document_says(server: Machine, world: World, door: str):
+def test_every_response_matches_the_openapi_document(server: FuzzedServer, world: FuzzObjects, door: str):
     known = operations(server, door)
     often = [operation for operation in known for _ in range(_weight(operation))]
     session, done, calls = requests.Session(), Counter[str](), 0
@@ -88,7 +88,7 @@ def test_every_call_is_answered_as_the_document_says(server: Machine, world: Wor
         if calls % REFRESH == 0:
             world.refresh()
             # a generator of its own, so that the drawn values do not depend on existing objects
-            world.revive(Random(seed))
+            world.recreate_missing(Random(seed))
         case = draw(data, random.choice(often), random, world)
         answer = case.call(base_url=f"{server.url}/{door}", session=session, timeout=DEADLINE)
         assert answer.status_code < 500 or answer.status_code == 501, answer.text
@@ -97,14 +97,14 @@ def test_every_call_is_answered_as_the_document_says(server: Machine, world: Wor
         done[case.operation.label] += answer.status_code < 300
 
     call()
-    never = {operation.label for operation in known if _can_be_had(operation)} - {
+    never = {operation.label for operation in known if _is_obtainable(operation)} - {
         label for label in done if done[label]
     }
     print(f"{door}: {calls} calls, {done.total()} of them did it; never done: {sorted(never) or 'nothing'}")
     assert done.total() > calls / 5, "too much is refused to say anything"
 
 
-def _thinned(operation: Any, body: Any, random: Random) -> Any:
+def _thin_out(operation: Any, body: Any, random: Random) -> Any:
     """Drop most optional attributes: a body with all of them always has one that is refused."""
     ((root, value),) = body.items() if len(body) == 1 else [("", None)]
     if not isinstance(value, dict):
@@ -116,7 +116,7 @@ def _thinned(operation: Any, body: Any, random: Random) -> Any:
     return {root: {name: value[name] for name in kept}}
 
 
-def draw(data: st.DataObject, operation: Any, random: Random, world: World) -> Case:
+def draw(data: st.DataObject, operation: Any, random: Random, world: FuzzObjects) -> Case:
     """Draw a call, mostly valid, and mostly about existing objects."""
     mode = GenerationMode.POSITIVE if random.random() < 0.8 else GenerationMode.NEGATIVE
     case: Case = data.draw(operation.as_strategy(generation_mode=mode))
@@ -125,13 +125,13 @@ def draw(data: st.DataObject, operation: Any, random: Random, world: World) -> C
         case.query = world.flow(random)
     if mode is GenerationMode.POSITIVE and isinstance(case.body, dict):
         leaves = operation.path.endswith("remove_router_interface")
-        body = _thinned(operation, case.body, random)
+        body = _thin_out(operation, case.body, random)
         if "id" in (body.get("loadbalancer") or ()):  # body of the plug-in API
-            case.body = world.given(operation.path, case.path_parameters, random)
+            case.body = world.plugin_body(operation.path, case.path_parameters, random)
             return case
-        case.body = world.leaving(case.path_parameters["id"]) if leaves else world.body(body, random)
+        case.body = world.remove_interface_body(case.path_parameters["id"]) if leaves else world.body(body, random)
         if operation.path.startswith(("/networks", "/projects")) and random.random() < DESCRIBED:
-            case.body = world.description(operation, case.path_parameters.get("network", ""), random) or case.body
+            case.body = world.lxd_body(operation, case.path_parameters.get("network", ""), random) or case.body
     if operation.method == "delete" and operation.path.endswith("/loadbalancers/{id}"):
         case.query = {"cascade": random.random() < 0.7}
     elif case.query and random.random() < 0.7:  # random filters rarely match anything
@@ -156,14 +156,14 @@ def draw(data: st.DataObject, operation: Any, random: Random, world: World) -> C
     ],
     ids=lambda request: repr(request[:40]),
 )  # fmt: skip
-def test_what_is_no_request_ends_nothing(server: Machine, request_bytes: bytes):
+def test_malformed_request_does_not_stop_the_server(server: FuzzedServer, request_bytes: bytes):
     answer = server.send_raw(request_bytes)
     assert b" 500 " not in answer.split(b"\r\n", 1)[0]
     assert server.get("/")
 
 
 @pytest.mark.parametrize("head", [b"GET /", b"GET / HTTP/1.1\r\nx: "], ids=["path", "header"])
-def test_a_head_without_an_end_takes_no_memory(server: Machine, head: bytes):
+def test_endless_request_head_takes_bounded_memory(server: FuzzedServer, head: bytes):
     before, sent = server.memory(), 0
     with server.connect() as connection, contextlib.suppress(ConnectionError):
         connection.sendall(head)
@@ -174,10 +174,10 @@ def test_a_head_without_an_end_takes_no_memory(server: Machine, head: bytes):
     assert server.get("/")
 
 
-def test_afterwards_ovn_is_what_the_model_says(server: Machine, world: World):
+def test_ovn_matches_the_model_after_all_calls(server: FuzzedServer, world: FuzzObjects):
     """The last test of the file: no request waits, no owner is pending, no row differs, and the log has no internal
     error."""
-    server.rest()
+    server.wait_idle()
     plan = server.get("/operator/plan")["plan"]
     assert plan == {}
     for line in server.client.get("/metrics").text.splitlines():
@@ -188,5 +188,5 @@ def test_afterwards_ovn_is_what_the_model_says(server: Machine, world: World):
         for identity in world.ids[kind]:
             shown = server.get(f"/operator/owners/{kind}/{identity}")
             assert shown["status"] == "ACTIVE" or (shown["status"] == "ERROR" and shown["error"]), shown
-    assert server.memory() < MOST_MEMORY
-    assert server.mistakes() == []
+    assert server.memory() < MAX_MEMORY
+    assert server.bug_reports() == []

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.ha.nemesis import HOWS
+from harness.ha.nemesis import DISTURBANCES
 
 pytestmark = pytest.mark.slow
 PROGRAM = Path(__file__).parents[2] / "benchmarks" / "killed.py"
@@ -19,7 +19,7 @@ RETRIES = 8  # 127 s with their pauses, longer than a slow machine takes to star
 TIMEOUT = 1800  # seconds
 
 
-def test_nothing_is_lost_or_doubled_while_any_one_of_three_is_killed_frozen_and_cut_off():
+def test_no_write_is_lost_or_doubled_while_one_of_three_hosts_fails():
     """Each step ends when all servers are ready and a write begun after that is acknowledged.
 
     At the end no acknowledged write is lost, none is duplicate, the observations of clients are linearizable, OVN has
@@ -28,7 +28,7 @@ def test_nothing_is_lost_or_doubled_while_any_one_of_three_is_killed_frozen_and_
     if os.geteuid() != 0 or None in map(shutil.which, ("etcd", "ovsdb-server", "ovn-northd")):
         reason = "needs root, etcd and OVN: scripts/setup lab"
         pytest.fail(reason) if os.environ.get("CI") == "true" else pytest.skip(reason)
-    words = (f"--steps={TIMES * len(HOWS)}", "--longest=1", "--quiet=0", f"--retries={RETRIES}", "--json")
+    words = (f"--steps={TIMES * len(DISTURBANCES)}", "--longest=1", "--quiet=0", f"--retries={RETRIES}", "--json")
     done = subprocess.run(
         [sys.executable, PROGRAM, *words], capture_output=True, text=True, check=False, timeout=TIMEOUT
     )
@@ -37,5 +37,5 @@ def test_nothing_is_lost_or_doubled_while_any_one_of_three_is_killed_frozen_and_
     times = Counter[str]()
     for title, table in results["by way"].items():
         times[title.removesuffix(", the leader")] += table["times"]
-    assert times == {" ".join(way): TIMES for way in HOWS}
+    assert times == {" ".join(way): TIMES for way in DISTURBANCES}
     assert results["failures"] == []

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from fairlead.compilers.haproxy.tls import ALPN, VERSIONS
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.dataplane.haproxy import Process
-from fairlead.dataplane.haproxy_text import CONFIGURATION, Sockets, files, read_sections
+from fairlead.dataplane.haproxy_text import CONFIGURATION, Sockets, read_sections, render_files
 from fairlead.dataplane.rows import Rows
 from fairlead.drivers.haproxy.secrets import secrets_of
 from fairlead.model.documents.l7 import (
@@ -49,11 +49,11 @@ from fairlead.model.documents.loadbalancer import (
 from fairlead.model.queries.secrets import Role
 from harness.certificates import Authority
 from harness.language import COMMON
-from harness.machines import ask
+from harness.machines import request
 from harness.ports import free_port
-from harness.proxied import listener, member, needs_haproxy, pool, refusal, rows_of, running, view, written
+from harness.proxied import listener, member, needs_haproxy, pool, rows_of, running, validation_error, view, write_files
 from harness.typed_texts import CIPHERS
-from harness.values import FEW
+from harness.values import FEW_EXAMPLES
 
 Path_: TypeAlias = tuple[str | int, ...]
 NOTED = {**COMMON, "name": "n", "description": "d", "tags": ("t",)}
@@ -144,7 +144,7 @@ FORMS = {"alone": "{1}", "behind": "{0}{1}", "quoted": '"{0}{1}"'}
 """Combinations of the field's valid text with the tested one."""
 
 
-def test_all_that_matters_is_among_them() -> None:
+def test_field_traversal_includes_every_relevant_text_field() -> None:
     """All text fields are included by name; values that are no text have a type of their own."""
     names = {str(path[-1] if isinstance(path[-1], str) else path[-2]) for path in FIELDS}
     assert names >= {
@@ -155,7 +155,7 @@ def test_all_that_matters_is_among_them() -> None:
 
 
 @pytest.mark.parametrize("text", WRONG)
-def test_a_text_in_any_field_is_refused_or_means_itself_alone(text: str) -> None:
+def test_text_in_any_field_is_rejected_or_rendered_literally(text: str) -> None:
     """Everything else equals the result of a plain text: the same directives and words in the same sections."""
     for path in somewhere():
         for form in FORMS:
@@ -164,11 +164,11 @@ def test_a_text_in_any_field_is_refused_or_means_itself_alone(text: str) -> None
 
 
 @pytest.mark.parametrize("text", WRONG)
-def test_a_text_that_no_file_has_changes_none(text: str) -> None:
+def test_text_in_unrendered_fields_changes_no_file(text: str) -> None:
     assert configuration(whole()) == configuration(changed(nowhere(), "alone", text))
 
 
-def test_texts_that_a_configuration_has() -> None:
+def test_rendered_text_fields_are_the_expected_ones() -> None:
     """Fields that appear in the configuration, so the comparisons above are meaningful."""
     plain = [path for path in FIELDS if "<it>" in str([directives(path, form, PLAIN) for form in FORMS])]
     assert {"id", "url", "prefix", "key", "value", "cookie_name"} == {str(path[-1]) for path in plain}
@@ -236,20 +236,20 @@ def configuration(asked: tuple[Listener, Pool]) -> Mapping[str, str]:
     one, its = asked
     rows = rows_of(view([one], [its]))
     process = next(row for row in rows.values() if isinstance(row, Process))
-    return files(process, rows.values(), Sockets(control="control", peers="peers"))
+    return render_files(process, rows.values(), Sockets(control="control", peers="peers"))
 
 
 CA = Authority()
 SHOWN = CA.issue("web.example")
-PEMS = {Role.CERTIFICATE: SHOWN.whole, Role.AUTHORITY: CA.pem, Role.REVOCATIONS: CA.revoke()}
-EACH = settings(FEW, max_examples=FEW.max_examples // 3, suppress_health_check=[HealthCheck.too_slow])
+PEMS = {Role.CERTIFICATE: SHOWN.certificate_and_key, Role.AUTHORITY: CA.pem, Role.REVOCATIONS: CA.revoke()}
+EACH = settings(FEW_EXAMPLES, max_examples=FEW_EXAMPLES.max_examples // 3, suppress_health_check=[HealthCheck.too_slow])
 """Each example starts a process."""
 
 
 @needs_haproxy
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("text", WRONG)
-def test_haproxy_takes_what_is_let_through(text: str, form: str) -> None:
+def test_haproxy_accepts_every_accepted_text(text: str, form: str) -> None:
     """All fields that accept the text have it at the same time, except references between parts."""
     taken = [path for path in somewhere() if directives(path, form, text) is not None]
     one, its = changed(tuple(path for path in taken if not str(path[-1]).endswith("id")), form, text)
@@ -263,8 +263,8 @@ def refused(rows: Rows) -> str:
             path = Path(folder, secret.path)
             path.parent.mkdir(exist_ok=True)
             path.write_text(PEMS[secret.role])
-        written(rows, Path(folder))
-        return refusal(Path(folder))
+        write_files(rows, Path(folder))
+        return validation_error(Path(folder))
 
 
 MEANT = [
@@ -279,7 +279,7 @@ COMPARED = {L7RuleType.PATH: ("", "/"), L7RuleType.HEADER: ("k", ""), L7RuleType
 
 @needs_haproxy
 @pytest.mark.client
-def test_to_a_running_haproxy_a_text_means_itself() -> None:
+def test_running_haproxy_treats_texts_literally() -> None:
     """Exact redirect locations, and exact values that a rule matches."""
     ports = {text: free_port() for text in (*MEANT, '"', ";", ",")}
     with running(rows_of(view([meant(f"l{at}", port, text) for at, (text, port) in enumerate(ports.items())], []))):
@@ -315,7 +315,7 @@ def meant(name: str, port: int, text: str) -> Listener:
 
 
 def location(port: int, path: str, **headers: str) -> str | None:
-    return ask(port, path, **headers)[2].getheader("Location")
+    return request(port, path, **headers)[2].getheader("Location")
 
 
 REFERENCES = st.text(max_size=9, alphabet=st.characters(exclude_categories=["Cs"]))
@@ -331,7 +331,7 @@ def several(known: Any) -> Any:
 @given(
     CIPHERS, several(VERSIONS), several(ALPN), st.text(max_size=9, alphabet=st.characters(exclude_categories=["Cs"]))
 )
-def test_haproxy_takes_whatever_tls_of_a_listener_is_let_through(
+def test_haproxy_accepts_every_accepted_listener_tls_setting(
     ciphers: str, versions: tuple[str, ...], alpn: tuple[str, ...], reference: str
 ) -> None:
     one, its = whole()

@@ -10,17 +10,17 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from fairlead.compilers.haproxy.expressions import MOST_STEPS, bounded, check_expression
+from fairlead.compilers.haproxy.expressions import MAX_MATCH_STEPS, check_expression, with_match_limit
 from fairlead.dataplane.haproxy_text import CONFIGURATION
 from fairlead.dataplane.haproxy_words import Unwritable, render_line
 from fairlead.model.documents.l7 import L7Comparison, L7Policy, L7Rule, L7RuleType, RedirectToUrl
 from fairlead.model.documents.loadbalancer import Listener
-from fairlead.model.documents.sizes import RULES
+from fairlead.model.documents.sizes import MAX_L7RULES
 from harness.language import COMMON
-from harness.machines import ask
+from harness.machines import request
 from harness.ports import free_port
-from harness.proxied import listener, needs_haproxy, refusal, rows_of, running, view
-from harness.values import FEW
+from harness.proxied import listener, needs_haproxy, rows_of, running, validation_error, view
+from harness.values import FEW_EXAMPLES
 
 UNSHRUNK = (Phase.explicit, Phase.generate)
 """HAProxy's error names the invalid expression, so a smaller list would not help."""
@@ -94,12 +94,12 @@ SLOW = [
 
 
 @pytest.mark.parametrize("text", GOOD)
-def test_what_both_libraries_know_is_let_through(text: str) -> None:
+def test_expression_valid_in_both_libraries_is_accepted(text: str) -> None:
     check_expression(text)
 
 
 @pytest.mark.parametrize("text", BAD)
-def test_what_one_of_them_does_not_know_is_refused(text: str) -> None:
+def test_unsupported_expression_is_rejected(text: str) -> None:
     with pytest.raises(Unwritable):
         check_expression(text)
 
@@ -118,23 +118,23 @@ def test_what_one_of_them_does_not_know_is_refused(text: str) -> None:
         (r"\Qa", "with what PCRE2 and Python do not read alike"),
     ],
 )
-def test_it_is_said_why(text: str, why: str) -> None:
+def test_rejection_of_an_expression_names_the_reason(text: str, why: str) -> None:
     with pytest.raises(Unwritable) as refused:
         check_expression(text)
     assert str(refused.value) == f"a regular expression {why}"
 
 
 @needs_haproxy
-def test_what_haproxy_does_not_take_it_says() -> None:
+def test_haproxy_check_reports_an_invalid_expression() -> None:
     """Precondition of the two tests below."""
     assert "regular expression is too large" in refusal_of(["((ab){999}){999}"])
     assert refusal_of(GOOD) == ""
 
 
 @needs_haproxy
-@settings(FEW, max_examples=2, phases=UNSHRUNK, suppress_health_check=list(HealthCheck))
+@settings(FEW_EXAMPLES, max_examples=2, phases=UNSHRUNK, suppress_health_check=list(HealthCheck))
 @given(st.lists(st.lists(PIECES, min_size=1, max_size=7).map("".join), min_size=60, max_size=60))
-def test_haproxy_takes_whatever_is_let_through(texts: list[str]) -> None:
+def test_haproxy_accepts_every_accepted_expression(texts: list[str]) -> None:
     refuses_none_that_passes([*texts, *GOOD, *NASTY])
 
 
@@ -157,15 +157,15 @@ GROUPED = st.recursive(
 
 
 @needs_haproxy
-@settings(FEW, max_examples=4, phases=UNSHRUNK, suppress_health_check=list(HealthCheck))
+@settings(FEW_EXAMPLES, max_examples=4, phases=UNSHRUNK, suppress_health_check=list(HealthCheck))
 @given(st.lists(GROUPED, min_size=100, max_size=100))
-def test_haproxy_takes_whatever_is_let_through_of_groups_that_are_repeated(texts: list[str]) -> None:
+def test_haproxy_accepts_every_accepted_expression_with_repeated_groups(texts: list[str]) -> None:
     refuses_none_that_passes(texts)
 
 
 def refuses_none_that_passes(texts: Iterable[str]) -> None:
     passed = [text for text in texts if _passes(text)]
-    assert ("", passed) == (refusal_of(map(bounded, passed)), passed)
+    assert ("", passed) == (refusal_of(map(with_match_limit, passed)), passed)
 
 
 def refusal_of(expressions: Iterable[str]) -> str:
@@ -175,20 +175,20 @@ def refusal_of(expressions: Iterable[str]) -> str:
             ["frontend f", "mode http", "bind 127.0.0.1:2000", "timeout client 1s", *lines, "http-request deny if x"]
         )
         (Path(name) / "haproxy.cfg").write_text(f"defaults\n{text}\n")
-        return refusal(Path(name))
+        return validation_error(Path(name))
 
 
 @needs_haproxy
 @pytest.mark.client
-def test_a_request_takes_little_whatever_expressions_it_meets() -> None:
+def test_slow_expressions_have_a_bounded_match_time_per_request() -> None:
     """Without a limit the first request kills the process. The rules are inverted, so each one is evaluated."""
-    rules = [_rule(f"r{place}", text, invert=True) for place, text in enumerate(SLOW * (RULES // len(SLOW)))]
+    rules = [_rule(f"r{place}", text, invert=True) for place, text in enumerate(SLOW * (MAX_L7RULES // len(SLOW)))]
     paths = ["/" + "a" * length + "-" for length in (40, 3_000, 15_000)]
     with running(rows_of(view([one := _listener(*rules)], []))) as proxy:
-        assert [302] * len(paths) == [ask(one.proxy_port, path)[0] for path in paths]
+        assert [302] * len(paths) == [request(one.proxy_port, path)[0] for path in paths]
         limits = re.findall(r"\(\*LIMIT_MATCH=(\d+)\)", (proxy.folder / CONFIGURATION).read_text())
         # free slots have the expressions of slots in use
-        assert (len(limits) % len(rules), max(map(int, limits)) <= MOST_STEPS) == (0, True)
+        assert (len(limits) % len(rules), max(map(int, limits)) <= MAX_MATCH_STEPS) == (0, True)
         assert proxy.process.poll() is None
 
 
@@ -203,9 +203,9 @@ def test_a_request_takes_little_whatever_expressions_it_meets() -> None:
         ("^/(?:[a-z]+=[a-z]*&?)+$", "/" + "ab=c&" * 500),
     ],
 )
-def test_what_is_long_is_found(text: str, path: str) -> None:
+def test_expression_matches_a_long_path(text: str, path: str) -> None:
     with running(rows_of(view([one := _listener(_rule("r", text))], []))):
-        assert (302, 503) == (ask(one.proxy_port, path)[0], ask(one.proxy_port, path + "!")[0])
+        assert (302, 503) == (request(one.proxy_port, path)[0], request(one.proxy_port, path + "!")[0])
 
 
 def _rule(name: str, text: str, **known: Any) -> L7Rule:

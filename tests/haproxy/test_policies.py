@@ -25,11 +25,11 @@ from fairlead.model.documents.l7 import (
     Reject,
 )
 from fairlead.model.documents.loadbalancer import ClientAuthentication, Listener, ListenerProtocol, ListenerTls
-from fairlead.model.documents.sizes import POLICIES, RULES
+from fairlead.model.documents.sizes import MAX_L7POLICIES, MAX_L7RULES
 from fairlead.model.queries.secrets import Role
-from harness.certificates import Authority, Issued
+from harness.certificates import Authority, SignedCertificate
 from harness.language import COMMON
-from harness.machines import as_member, ask, machine, machines, served
+from harness.machines import as_member, machine, machines, request, served
 from harness.ports import free_port
 from harness.proxied import listener, needs_haproxy, pool, rows_of, running, view
 from harness.waiting import DEADLINE
@@ -50,31 +50,31 @@ Request: TypeAlias = Mapping[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Case:
+class PolicyCase:
     value: str
     hit: Request
     miss: Request
     key: str | None = None
 
 
-def headers(value: str, hit: str, miss: str, name: str = "X_A") -> Case:
-    return Case(value=value, hit={name: hit}, miss={name: miss}, key="X-A")
+def headers(value: str, hit: str, miss: str, name: str = "X_A") -> PolicyCase:
+    return PolicyCase(value=value, hit={name: hit}, miss={name: miss}, key="X-A")
 
 
-def paths(value: str, hit: str, miss: str) -> Case:
-    return Case(value=value, hit={"path": hit}, miss={"path": miss})
+def paths(value: str, hit: str, miss: str) -> PolicyCase:
+    return PolicyCase(value=value, hit={"path": hit}, miss={"path": miss})
 
 
-def hosts(value: str, hit: str, miss: str) -> Case:
-    return Case(value=value, hit={"Host": hit}, miss={"Host": miss})
+def hosts(value: str, hit: str, miss: str) -> PolicyCase:
+    return PolicyCase(value=value, hit={"Host": hit}, miss={"Host": miss})
 
 
-def cookies(value: str, hit: str, miss: str) -> Case:
-    return Case(value=value, hit={"Cookie": hit}, miss={"Cookie": miss}, key="c")
+def cookies(value: str, hit: str, miss: str) -> PolicyCase:
+    return PolicyCase(value=value, hit={"Cookie": hit}, miss={"Cookie": miss}, key="c")
 
 
-def clients(value: str, hit: str, miss: str) -> Case:
-    return Case(value=value, hit={"client": hit}, miss={"client": miss}, key="CN")
+def clients(value: str, hit: str, miss: str) -> PolicyCase:
+    return PolicyCase(value=value, hit={"client": hit}, miss={"client": miss}, key="CN")
 
 
 COOKIE, HEADER, HOST, PATH = L7RuleType.COOKIE, L7RuleType.HEADER, L7RuleType.HOST_NAME, L7RuleType.PATH
@@ -83,7 +83,7 @@ SHOWS, VERIFIED = L7RuleType.SSL_CONN_HAS_CERT, L7RuleType.SSL_VERIFY_RESULT
 CONTAINS, ENDS, EQUAL = L7Comparison.CONTAINS, L7Comparison.ENDS_WITH, L7Comparison.EQUAL_TO
 REGEX, STARTS = L7Comparison.REGEX, L7Comparison.STARTS_WITH
 CLIENTS = ("friend of ours", "Friend of ours", "friend")
-CASES: Mapping[tuple[L7RuleType, L7Comparison], Sequence[Case]] = {
+CASES: Mapping[tuple[L7RuleType, L7Comparison], Sequence[PolicyCase]] = {
     (PATH, EQUAL): [paths("/a", "/a?b", "/ab"), paths("/a", "/a", "/A"), paths('"/a"', "/a", "/b")],
     (PATH, STARTS): [paths("/a", "/ab", "/b/a")],
     (PATH, ENDS): [paths("z", "/a/z", "/z/a"), paths("z", "/z?a", "/a?z")],
@@ -102,7 +102,7 @@ CASES: Mapping[tuple[L7RuleType, L7Comparison], Sequence[Case]] = {
     (HOST, REGEX): [hosts(r"^[ab]\.example$", "B.example:8080", "c.example"), hosts("^A$", "a", "ab")],
     (HEADER, EQUAL): [
         headers("-f", "-f", "f"),
-        Case(value="-f", hit={"X_A": "-f"}, miss={"X_B": "-f"}, key="x-a"),
+        PolicyCase(value="-f", hit={"X_A": "-f"}, miss={"X_B": "-f"}, key="x-a"),
         headers('"a, b"', "a, b", "a"),
         headers("b", "a, b", "ab"),
     ],
@@ -117,9 +117,9 @@ CASES: Mapping[tuple[L7RuleType, L7Comparison], Sequence[Case]] = {
     (COOKIE, REGEX): [cookies("^a+$", "b=c; c=aa", "c=aab")],
     (SHOWS, EQUAL): [replace(clients("True", "friend", ""), key=None)],
     (VERIFIED, EQUAL): [
-        Case(value="0", hit={"client": "friend"}, miss={}),
-        Case(value="0", hit={"client": ""}, miss={}),
-        Case(value="000", hit={"client": "friend"}, miss={}),
+        PolicyCase(value="0", hit={"client": "friend"}, miss={}),
+        PolicyCase(value="0", hit={"client": ""}, miss={}),
+        PolicyCase(value="000", hit={"client": "friend"}, miss={}),
     ],
     (FIELD, EQUAL): [clients(CLIENTS[0], CLIENTS[0], CLIENTS[1]), clients("friend", "friend", "")],
     (FIELD, STARTS): [clients("friend ", CLIENTS[0], "friend")],
@@ -136,7 +136,7 @@ TRIED = [
 AUTHORITY = Authority()
 
 
-def test_there_is_a_case_of_every_type_and_comparison_that_the_rules_allow() -> None:
+def test_cases_cover_every_allowed_rule_type_and_comparison() -> None:
     allowed = {(kind, how) for kind, comparisons in COMPARISONS.items() for how in comparisons}
     assert (set(L7RuleType), allowed) == (COMPARISONS.keys(), CASES.keys())
     for kind, how in CASES:
@@ -156,7 +156,7 @@ def ports() -> Iterator[Ports]:
     """Port of a listener with one redirecting policy, for each case, with and without TLS."""
     found = {(*tried, secure): free_port() for tried in TRIED for secure in (False, True)}
     listeners = [case_listener(f"l{place}", port, *tried) for place, (tried, port) in enumerate(found.items())]
-    pems = {Role.CERTIFICATE: AUTHORITY.issue("web.example").whole, Role.AUTHORITY: AUTHORITY.pem}
+    pems = {Role.CERTIFICATE: AUTHORITY.issue("web.example").certificate_and_key, Role.AUTHORITY: AUTHORITY.pem}
     rows = rows_of(view(listeners, []))
     with running(rows, {secret.path: pems[secret.role] for secret in secrets_of(rows.values())}):
         yield found
@@ -174,7 +174,7 @@ def case_listener(
 
 
 @pytest.mark.parametrize(("kind", "how", "place", "inverted"), TRIED)
-def test_a_rule_matches_what_its_name_says(
+def test_rule_matches_the_expected_request_and_not_the_other(
     ports: Ports, kind: L7RuleType, how: L7Comparison, place: int, inverted: bool
 ) -> None:
     case = CASES[kind, how][place]
@@ -184,7 +184,7 @@ def test_a_rule_matches_what_its_name_says(
 
 def status(ports: Ports, tried: tuple[Any, ...], asked: Request) -> int:
     if "client" not in asked:
-        return ask(ports[*tried, False], **asked)[0]
+        return request(ports[*tried, False], **asked)[0]
     return status_in_tls(ports[*tried, True], certificate_of(asked["client"]))
 
 
@@ -203,14 +203,14 @@ def certificate_of(client: str) -> ssl.SSLContext:
     return context
 
 
-def show(context: ssl.SSLContext, issued: Issued) -> None:
+def show(context: ssl.SSLContext, issued: SignedCertificate) -> None:
     with tempfile.NamedTemporaryFile("w") as file:
-        file.write(issued.whole)
+        file.write(issued.certificate_and_key)
         file.flush()
         context.load_cert_chain(file.name)
 
 
-def test_a_client_of_nobodys_certificate_comes_to_no_rule(ports: Ports) -> None:
+def test_client_certificate_of_an_unknown_ca_fails_the_handshake(ports: Ports) -> None:
     """The handshake fails, as on Octavia's own proxies, so a rule never sees a verification result other than 0."""
     context = ssl.create_default_context(cadata=AUTHORITY.pem)
     context.check_hostname = False
@@ -223,7 +223,7 @@ def path_is(name: str, value: str, **known: Any) -> L7Rule:
     return rule(name, L7RuleType.PATH, L7Comparison.STARTS_WITH, value, **known)
 
 
-def test_every_action_and_the_order_of_octavia() -> None:
+def test_policies_of_every_action_apply_in_octavia_order() -> None:
     with machines("m1", "m2") as (first, second):
         its, special = pool("p", as_member(first)), pool("q", as_member(second))
         policies = (
@@ -237,8 +237,8 @@ def test_every_action_and_the_order_of_octavia() -> None:
         )
         one = listener("l", free_port(), its, l7policies=policies)
         with served(one, its, special):
-            assert "m2" == ask(one.proxy_port, "/any")[1]
-            answers = {path: ask(one.proxy_port, path) for path in ("/b/x?y=z", "/bc", "/d", "/b/e", "/b/e/f")}
+            assert "m2" == request(one.proxy_port, "/any")[1]
+            answers = {path: request(one.proxy_port, path) for path in ("/b/x?y=z", "/bc", "/d", "/b/e", "/b/e/f")}
             told = {path: (status, answer.getheader("Location")) for path, (status, _, answer) in answers.items()}
             assert {
                 "/b/x?y=z": (308, "https://b.example/b/x?y=z"),
@@ -249,17 +249,19 @@ def test_every_action_and_the_order_of_octavia() -> None:
             } == told
 
 
-def test_a_policy_to_a_pool_that_is_off_is_passed_over() -> None:
+def test_policy_redirecting_to_a_disabled_pool_is_skipped() -> None:
     with machine("m1") as found:
         its, special = pool("p", as_member(found)), pool("q", admin_state_up=False)
         one = listener("l", free_port(), its, l7policies=(policy("a", RedirectToPool(pool_id="q"), path_is("r", "/")),))
         with served(one, its, special):
-            assert "m1" == ask(one.proxy_port)[1]
+            assert "m1" == request(one.proxy_port)[1]
 
 
-def test_a_policy_has_as_many_rules_as_the_model_lets_it() -> None:
-    rules = tuple(path_is(f"r{number}", "/") for number in range(RULES))
+def test_haproxy_accepts_the_maximum_number_of_policies_and_rules() -> None:
+    rules = tuple(path_is(f"r{number}", "/") for number in range(MAX_L7RULES))
     url = RedirectToUrl(url="http://full.example/")
-    one = listener("l", free_port(), l7policies=tuple(policy(f"l{place}", url, *rules) for place in range(POLICIES)))
+    one = listener(
+        "l", free_port(), l7policies=tuple(policy(f"l{place}", url, *rules) for place in range(MAX_L7POLICIES))
+    )
     with served(one):
-        assert 302 == ask(one.proxy_port)[0]
+        assert 302 == request(one.proxy_port)[0]

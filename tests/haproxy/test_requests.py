@@ -28,18 +28,18 @@ from fairlead.model.documents.loadbalancer import (
     Timeouts,
 )
 from fairlead.model.documents.port_ranges import one_port
-from harness.machines import as_member, ask, greeted, machine, machines, names, served
+from harness.machines import as_member, hex_echo_server, machine, machines, names, request, served
 from harness.ports import free_port, is_listening
 from harness.proxied import (
     PROGRAM,
-    Running,
+    RunningProxy,
     listener,
     member,
     needs_haproxy,
     pool,
     rows_of,
     view,
-    written,
+    write_files,
 )
 from harness.waiting import DEADLINE, wait_equal, wait_until
 
@@ -47,15 +47,15 @@ pytestmark = [needs_haproxy, pytest.mark.client]
 HEADERS = ("X-Forwarded-For", "X-Forwarded-Port", "X-Forwarded-Proto")
 
 
-def change(proxy: Running, before: Rows, after: Rows) -> list[str]:
+def change(proxy: RunningProxy, before: Rows, after: Rows) -> list[str]:
     """Change rows at run time, and return the responses of the process."""
-    written(after, proxy.folder)
+    write_files(after, proxy.folder)
     told = commands(diff(after, before))
     assert told is not None
-    return [proxy.tell(each.text) for each in told]
+    return [proxy.send_command(each.text) for each in told]
 
 
-def test_members_of_both_ip_versions_get_requests_of_clients_of_both() -> None:
+def test_members_of_both_ip_versions_serve_clients_of_both_ip_versions() -> None:
     with machine("m1") as four, machine("m2", family=socket.AF_INET6) as six:
         its = pool("p", as_member(four), as_member(six, address="::1"))
         headers = Http(insert_headers=tuple((name, "true") for name in HEADERS))
@@ -63,22 +63,24 @@ def test_members_of_both_ip_versions_get_requests_of_clients_of_both() -> None:
         with served(one, its):
             assert {"m1", "m2"} == set(names(one.proxy_port))
             assert {"m1", "m2"} == set(names(one.proxy_port, host="::1"))
-        assert {"127.0.0.1", "::1"} == {seen["X-Forwarded-For"] for seen in four.seen}
-        assert {("80", "http")} == {(seen["X-Forwarded-Port"], seen["X-Forwarded-Proto"]) for seen in six.seen}
+        assert {"127.0.0.1", "::1"} == {seen["X-Forwarded-For"] for seen in four.received_headers}
+        assert {("80", "http")} == {
+            (seen["X-Forwarded-Port"], seen["X-Forwarded-Proto"]) for seen in six.received_headers
+        }
 
 
-def test_a_client_cannot_say_what_the_proxy_says() -> None:
+def test_client_cannot_spoof_inserted_headers() -> None:
     with machine("m1") as one_machine:
         its = pool("p", as_member(one_machine))
         one = listener("l", free_port(), its, http=Http(insert_headers=tuple((name, "true") for name in HEADERS)))
         with served(one, its):
-            ask(one.proxy_port, X_Forwarded_Proto="https", X_Forwarded_Port="443", X_Forwarded_For="192.0.2.1")
-        (seen,) = one_machine.seen
+            request(one.proxy_port, X_Forwarded_Proto="https", X_Forwarded_Port="443", X_Forwarded_For="192.0.2.1")
+        (seen,) = one_machine.received_headers
         assert ("http", "80") == (seen["X-Forwarded-Proto"], seen["X-Forwarded-Port"])
         assert "127.0.0.1" == seen["X-Forwarded-For"]  # the last of the two, which the proxy added
 
 
-def test_who_is_off_down_drained_or_a_backup_gets_nothing() -> None:
+def test_disabled_down_draining_and_backup_members_get_no_requests() -> None:
     with machines("m1", "m2", "m3", "m4", "m5") as found:
         up, off, down, drained, backup = found
         its = pool(
@@ -96,10 +98,10 @@ def test_who_is_off_down_drained_or_a_backup_gets_nothing() -> None:
             assert [""] == change(proxy, before, after)
             assert {"m5"} == set(names(one.proxy_port))
             change(proxy, after, rows_of(view([one], [its], down=["m1", "m3", "m5"])))
-            assert 503 == ask(one.proxy_port)[0]
+            assert 503 == request(one.proxy_port)[0]
 
 
-def test_weights_decide_the_shares() -> None:
+def test_requests_follow_member_weights() -> None:
     with machines("m1", "m2") as (first, second):
         its = pool("p", as_member(first, weight=30), as_member(second, weight=10))
         one = listener("l", free_port(), its)
@@ -107,38 +109,38 @@ def test_weights_decide_the_shares() -> None:
             assert 30 == names(one.proxy_port, 40).count("m1")
 
 
-def test_a_pool_that_is_off_and_one_without_members_answer_503() -> None:
+def test_disabled_and_empty_pools_answer_503() -> None:
     for its in (pool("p", admin_state_up=False), pool("p")):
         one = listener("l", free_port(), its)
         with served(one, its):
-            assert 503 == ask(one.proxy_port)[0]
+            assert 503 == request(one.proxy_port)[0]
 
 
-def test_a_cookie_of_the_proxy_keeps_the_client_and_is_the_same_on_every_node() -> None:
+def test_http_cookie_keeps_the_client_and_is_the_same_on_every_node() -> None:
     with machines("m1", "m2", "m3") as found:
         its = pool("p", *map(as_member, found), persistence=HttpCookiePersistence())
         one = listener("l", free_port(), its)
         other = replace(one, proxy_port=free_port())
         with served(one, its), served(other, its):
-            _, name, answer = ask(one.proxy_port)
+            _, name, answer = request(one.proxy_port)
             cookie = (answer.getheader("Set-Cookie") or "").partition(";")[0]
             assert cookie.startswith("SRV=")
             assert {name} == {*names(one.proxy_port, Cookie=cookie), *names(other.proxy_port, Cookie=cookie)}
 
 
-def test_a_cookie_of_the_member_keeps_the_client_and_survives_a_reload() -> None:
+def test_app_cookie_keeps_the_client_and_survives_a_reload() -> None:
     with machines("m1", "m2", cookie="APP=one") as found:
         its = pool("p", *map(as_member, found), persistence=AppCookiePersistence(cookie_name="APP"))
         one = listener("l", free_port(), its)
         with served(one, its) as (proxy, _):
-            name = ask(one.proxy_port)[1]
+            name = request(one.proxy_port)[1]
             assert {name} == set(names(one.proxy_port, Cookie="APP=one"))
             proxy.reload()
             assert {name} == set(names(one.proxy_port, Cookie="APP=one"))
 
 
 @pytest.mark.parametrize("algorithm", [Algorithm.ROUND_ROBIN, Algorithm.LEAST_CONNECTIONS])
-def test_persistence_by_the_address_of_the_client(algorithm: Algorithm) -> None:
+def test_source_ip_persistence_keeps_the_client_on_one_member(algorithm: Algorithm) -> None:
     with machines("m1", "m2", "m3") as found:
         its = pool("p", *map(as_member, found), persistence=SourceIpPersistence(), algorithm=algorithm)
         one = listener("l", free_port(), its)
@@ -147,7 +149,7 @@ def test_persistence_by_the_address_of_the_client(algorithm: Algorithm) -> None:
             assert 1 == len(set(names(one.proxy_port, host="::1")))
 
 
-def test_the_algorithm_source_ip_chooses_the_same_on_every_node_and_whoever_came_first() -> None:
+def test_source_ip_algorithm_is_independent_of_node_and_member_order() -> None:
     with machines("m1", "m2", "m3") as found:
         its = pool("p", *map(as_member, found), algorithm=Algorithm.SOURCE_IP)
         turned = replace(its, members=tuple(reversed(its.members)))
@@ -157,23 +159,23 @@ def test_the_algorithm_source_ip_chooses_the_same_on_every_node_and_whoever_came
             assert 1 == len({*names(one.proxy_port), *names(other.proxy_port)})
 
 
-def test_who_is_not_allowed_is_cut_off() -> None:
+def test_client_outside_allowed_cidrs_is_disconnected() -> None:
     with machine("m1") as found:
         its = pool("p", as_member(found))
         one = listener("l", free_port(), its, allowed_cidrs=(parse_network("::1/128"), parse_network("127.0.0.2/32")))
         with served(one, its):
-            assert "m1" == ask(one.proxy_port, host="::1")[1]
+            assert "m1" == request(one.proxy_port, host="::1")[1]
             with pytest.raises((OSError, HTTPException)):
-                ask(one.proxy_port)
+                request(one.proxy_port)
 
 
 @pytest.mark.parametrize("client_data", [0, 50_000])
 @pytest.mark.parametrize("first", [b"", b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"])
-def test_headers_that_come_a_byte_at_a_time_hold_no_connection(
+def test_slow_request_headers_time_out_with_408(
     first: bytes, client_data: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The timeout for headers applies after an earlier request too, and whatever the client timeout is."""
-    monkeypatch.setattr(frontends, "HEADERS", 2_000)
+    monkeypatch.setattr(frontends, "HEADER_TIMEOUT_MS", 2_000)
     with machine("m1") as found:
         its = pool("p", as_member(found))
         one = listener("l", free_port(), its, timeouts=Timeouts(client_data=client_data))
@@ -190,11 +192,11 @@ def test_headers_that_come_a_byte_at_a_time_hold_no_connection(
             assert b" 408 " in answer.partition(b"\r\n")[0]
 
 
-def test_who_connects_before_they_have_something_to_ask_is_not_told_that_they_were_slow(
+def test_preconnected_client_without_a_request_gets_no_408(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Browsers connect in advance, and would take a 408 as the response to the request that they send then."""
-    monkeypatch.setattr(frontends, "HEADERS", 300)
+    monkeypatch.setattr(frontends, "HEADER_TIMEOUT_MS", 300)
     with machine("m1") as found:
         its = pool("p", as_member(found))
         one = listener("l", free_port(), its)
@@ -204,10 +206,10 @@ def test_who_connects_before_they_have_something_to_ask_is_not_told_that_they_we
 
 
 @pytest.mark.parametrize("client_data", [0, 50_000])
-def test_who_has_sent_a_request_may_be_idle_for_longer_than_headers_may_take(
+def test_idle_client_after_a_request_outlives_the_header_timeout(
     client_data: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(frontends, "HEADERS", 500)
+    monkeypatch.setattr(frontends, "HEADER_TIMEOUT_MS", 500)
     with machine("m1") as found:
         its = pool("p", as_member(found))
         one = listener("l", free_port(), its, timeouts=Timeouts(client_data=client_data))
@@ -247,11 +249,9 @@ OF_BOTH = pytest.mark.parametrize(("host", "vip"), [("127.0.0.1", "127.0.0.10"),
 
 @PROXIED
 @OF_BOTH
-def test_a_member_is_told_client_vip_and_port_by_the_proxy_protocol(
-    protocol: PoolProtocol, host: str, vip: str
-) -> None:
+def test_proxy_protocol_header_contains_client_vip_and_port(protocol: PoolProtocol, host: str, vip: str) -> None:
     """The first bytes have the client's addresses, whatever IP version the member has."""
-    with greeted() as port:
+    with hex_echo_server() as port:
         its = pool("p", member("m1", port), protocol=protocol)
         one = listener("l", free_port(), its, protocol=ListenerProtocol.HTTPS, ports=one_port(443))
         with served(one, its), socket.create_connection((host, one.proxy_port), DEADLINE) as client:
@@ -275,7 +275,7 @@ def header_of(protocol: PoolProtocol, source: tuple[str, int], destination: tupl
 @PROXIED
 @OF_BOTH
 @pytest.mark.parametrize("listens", [ListenerProtocol.HTTP, ListenerProtocol.TCP])
-def test_a_member_behind_accept_proxy_sees_vip_and_port(
+def test_member_with_accept_proxy_receives_client_vip_and_port(
     protocol: PoolProtocol, host: str, vip: str, listens: ListenerProtocol, tmp_path: Path
 ) -> None:
     """Each request on a connection gets the same addresses."""
@@ -309,8 +309,8 @@ def destination_teller(folder: Path) -> Iterator[int]:
             process.terminate()
 
 
-def test_no_more_connections_than_the_limit() -> None:
-    with greeted() as port:
+def test_connections_beyond_the_limit_wait_until_another_one_closes() -> None:
+    with hex_echo_server() as port:
         its = pool("p", member("m1", port), protocol=PoolProtocol.TCP, algorithm=Algorithm.LEAST_CONNECTIONS)
         one = listener("l", free_port(), its, protocol=ListenerProtocol.TCP, connection_limit=2)
         with served(one, its), ExitStack() as stack:
@@ -328,11 +328,11 @@ def test_no_more_connections_than_the_limit() -> None:
             assert b"61" == clients[2].recv(10)
 
 
-def test_nobody_comes_in_with_a_limit_of_none() -> None:
+def test_connection_limit_of_zero_rejects_every_client() -> None:
     its = pool("p")
     one = listener("l", free_port(), its, connection_limit=0)
     with served(one, its), pytest.raises((OSError, HTTPException)):
-        ask(one.proxy_port)
+        request(one.proxy_port)
 
 
 RAW = RawMatch(location=2, value=b"SSH-\0'")
@@ -349,9 +349,9 @@ RAW = RawMatch(location=2, value=b"SSH-\0'")
         ([b""], False),
     ],
 )
-def test_only_who_begins_with_these_bytes_is_led_to_a_member(said: list[bytes], is_led: bool) -> None:
+def test_only_connections_with_the_raw_match_bytes_reach_a_member(said: list[bytes], is_led: bool) -> None:
     """A client that sends too little is rejected after the timeout."""
-    with greeted() as port:
+    with hex_echo_server() as port:
         its = pool("p", member("m1", port), protocol=PoolProtocol.TCP)
         waits = Timeouts(tcp_inspect=1000)
         one = listener("l", free_port(), its, protocol=ListenerProtocol.TCP, raw=RAW, timeouts=waits)
@@ -376,7 +376,7 @@ def _answer(client: socket.socket) -> bytes:
 DONE = re.compile(r"^New server registered|^Server deleted|changed from|^no need to change")
 
 
-def test_members_come_change_and_go_without_a_reload() -> None:
+def test_members_are_added_changed_and_removed_without_a_reload() -> None:
     with machines("m1", "m2") as (first, second):
         persistence = HttpCookiePersistence()
         its = pool("p", as_member(first), persistence=persistence)
@@ -395,12 +395,12 @@ def test_members_come_change_and_go_without_a_reload() -> None:
                 assert {text for text in change(proxy, known, after) if not DONE.search(text)} <= {""}
                 known = after
                 assert serving == set(names(one.proxy_port))
-                answer = ask(one.proxy_port)[2]
+                answer = request(one.proxy_port)[2]
                 assert "SRV=" in (answer.getheader("Set-Cookie") or "")
             assert (process, None) == (proxy.process.pid, proxy.process.poll())
 
 
-def test_who_came_at_run_time_is_chosen_by_the_same_hash_as_after_a_reload() -> None:
+def test_members_added_at_run_time_have_the_same_hash_after_a_reload() -> None:
     with machines("m1", "m2", "m3", "m4") as found:
         few = pool("p", *map(as_member, found[:2]), algorithm=Algorithm.SOURCE_IP)
         all_of_them = replace(few, members=tuple(map(as_member, found)))

@@ -5,15 +5,15 @@ from pathlib import Path
 import pytest
 
 from fairlead.compilers.haproxy import HAPROXY
-from harness.story import Story, read_story
-from harness.walk import check_goldens, walk_every_way
+from harness.story import Case, read_case
+from harness.walk import check_goldens, walk_every_path
 
-STORIES = [read_story(path, (HAPROXY,)) for path in sorted(Path(__file__).parent.glob("*.txt"))]
+STORIES = [read_case(path, (HAPROXY,)) for path in sorted(Path(__file__).parent.glob("*.txt"))]
 
 pytestmark = pytest.mark.parametrize("story", STORIES, ids=lambda story: story.path.stem)
 
 
-def test_the_rows_are_those_of_the_story(story: Story) -> None:
+def test_compiled_rows_match_the_story(story: Case) -> None:
     check_goldens(story)
 
 
@@ -24,5 +24,7 @@ def test_the_rows_are_those_of_the_story(story: Story) -> None:
         pytest.param(1, True, id="faults-restarted", marks=pytest.mark.thorough),
     ],
 )
-def test_every_walk_ends_with_the_rows_of_the_story(story: Story, seed: int | None, restarting: bool) -> None:
-    walk_every_way(story, seed=seed, restarting=restarting)
+def test_every_path_between_states_ends_with_the_rows_of_the_story(
+    story: Case, seed: int | None, restarting: bool
+) -> None:
+    walk_every_path(story, seed=seed, restarting=restarting)

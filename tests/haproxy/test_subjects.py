@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from fairlead.drivers.haproxy.secrets import secrets_of
-from fairlead.keystores.material import checked
+from fairlead.keystores.material import normalize
 from fairlead.model.documents.loadbalancer import ClientAuthentication, Http, ListenerProtocol, ListenerTls
 from fairlead.model.queries.secrets import Role, Secret
-from harness.certificates import Authority, Issued
+from harness.certificates import Authority, SignedCertificate
 from harness.machines import as_member, machine
 from harness.ports import free_port
 from harness.proxied import listener, needs_haproxy, pool, rows_of, running, view
@@ -35,18 +35,18 @@ TOLD = {"X-Ssl-Client-Cn", "X-Ssl-Client-Dn", "X-Ssl-Client-Verify"}
 HEADERS = ("X-SSL-Client-CN", "X-SSL-Client-DN", "X-SSL-Client-Verify")
 
 
-def fetch(port: int, client: Issued) -> str:
+def fetch(port: int, client: SignedCertificate) -> str:
     context = ssl.create_default_context(cadata=CA.pem)
     context.check_hostname = False
     with tempfile.TemporaryDirectory() as folder:
-        (path := Path(folder, "it.pem")).write_text(client.whole)
+        (path := Path(folder, "it.pem")).write_text(client.certificate_and_key)
         context.load_cert_chain(path)
     with closing(HTTPSConnection("127.0.0.1", port, timeout=DEADLINE, context=context)) as connection:
         connection.request("GET", "/")
         return connection.getresponse().read().decode()
 
 
-def test_a_client_says_nothing_to_members_by_its_name_but_its_name() -> None:
+def test_certificate_subject_of_a_client_injects_no_header_or_request() -> None:
     """It adds no other header, and no other request."""
     tls = ListenerTls(
         container_ref="shown", client_authentication=ClientAuthentication.MANDATORY, client_ca_container_ref="ca"
@@ -57,22 +57,25 @@ def test_a_client_says_nothing_to_members_by_its_name_but_its_name() -> None:
         secure = {"protocol": ListenerProtocol.TERMINATED_HTTPS, "tls": tls, "http": http}
         one = listener("l", free_port(), its, **secure)
         rows = rows_of(view([one], [its]))
-        pems: Mapping[Role, str] = {Role.CERTIFICATE: CA.issue("web.example").whole, Role.AUTHORITY: CA.pem}
+        pems: Mapping[Role, str] = {
+            Role.CERTIFICATE: CA.issue("web.example").certificate_and_key,
+            Role.AUTHORITY: CA.pem,
+        }
         with running(rows, {secret.path: pems[secret.role] for secret in secrets_of(rows.values())}):
             assert fetch(one.proxy_port, CA.issue("friend")) == "m1"
-            plain = set(found.seen[0])
+            plain = set(found.received_headers[0])
             for subject in SUBJECTS:
                 assert fetch(one.proxy_port, CA.issue("friend", subject=subject)) == "m1"
         assert plain >= TOLD
-        assert [set(seen) for seen in found.seen] == [plain] * (len(SUBJECTS) + 1)
+        assert [set(seen) for seen in found.received_headers] == [plain] * (len(SUBJECTS) + 1)
 
 
-def test_certificates_of_any_subject_are_shown_and_their_names_mean_nothing_else() -> None:
+def test_certificates_with_arbitrary_subjects_are_served() -> None:
     """Certificates are loaded as from a key store; a client that requests an unusual name gets the default one."""
     several = [CA.issue(name, subject=subject) for name, subject in zip("abcdef", SUBJECTS, strict=True)]
     odd = [CA.issue(name) for name in ("*", "!a", "*.b.example", "x y", "a'b")]
     found = {f"r{place}": each for place, each in enumerate([CA.issue("web.example"), *several, *odd])}
-    texts = {name: checked(Role.CERTIFICATE, each.whole.encode()) for name, each in found.items()}
+    texts = {name: normalize(Role.CERTIFICATE, each.certificate_and_key.encode()) for name, each in found.items()}
     tls = ListenerTls(container_ref="r0", sni_container_refs=tuple(found)[1:])
     one = listener("l", free_port(), protocol=ListenerProtocol.TERMINATED_HTTPS, tls=tls)
     files = {Secret(role=Role.CERTIFICATE, reference=name).path: text for name, text in texts.items()}

@@ -15,7 +15,7 @@ import pytest
 
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.dataplane.haproxy import Frontend
-from fairlead.dataplane.haproxy_commands import Command, commands, renewal
+from fairlead.dataplane.haproxy_commands import Command, commands, renewal_commands
 from fairlead.dataplane.rows import Rows, diff
 from fairlead.model.documents.loadbalancer import (
     ClientAuthentication,
@@ -27,19 +27,19 @@ from fairlead.model.documents.loadbalancer import (
     Timeouts,
 )
 from fairlead.model.queries.secrets import Role, Secret
-from harness.machines import as_member, ask, machine
+from harness.machines import as_member, machine, request
 from harness.ports import free_port
 from harness.proxied import (
-    Running,
+    RunningProxy,
     listener,
     member,
     needs_haproxy,
     pool,
-    refusal,
     rows_of,
     running,
+    validation_error,
     view,
-    written,
+    write_files,
 )
 from harness.waiting import DEADLINE
 
@@ -113,15 +113,15 @@ def fetch(pems: Mapping[str, str], port: int, client: str = "") -> tuple[str, Ma
         return answer.read().decode(), {name.title(): value for name, value in answer.getheaders()}
 
 
-def tell(proxy: Running, pems: Mapping[str, str], told: tuple[Command, ...] | None) -> list[str]:
+def tell(proxy: RunningProxy, pems: Mapping[str, str], told: tuple[Command, ...] | None) -> list[str]:
     assert told is not None
     return [
-        proxy.tell(each.text if each.secret is None else f"{each.text} <<\n{pems[each.secret.reference]}\n")
+        proxy.send_command(each.text if each.secret is None else f"{each.text} <<\n{pems[each.secret.reference]}\n")
         for each in told
     ]
 
 
-def test_a_listener_ends_tls_and_says_so(pems: Mapping[str, str]) -> None:
+def test_listener_terminates_tls_and_adds_hsts_and_forwarded_headers(pems: Mapping[str, str]) -> None:
     headers = (("X-Forwarded-Proto", "true"), ("X-Forwarded-Port", "true"))
     http = Http(insert_headers=headers, hsts_max_age=300, hsts_include_subdomains=True, hsts_preload=True)
     with machine("m1") as found:
@@ -130,10 +130,13 @@ def test_a_listener_ends_tls_and_says_so(pems: Mapping[str, str]) -> None:
         with running(rows_of(view([one], [its])), secrets(pems, (CERTIFICATE, "a.example"))):
             text, told = fetch(pems, one.proxy_port)
             assert ("m1", "max-age=300; includeSubDomains; preload") == (text, told["Strict-Transport-Security"])
-        assert ("https", "80") == (found.seen[0]["X-Forwarded-Proto"], found.seen[0]["X-Forwarded-Port"])
+        assert ("https", "80") == (
+            found.received_headers[0]["X-Forwarded-Proto"],
+            found.received_headers[0]["X-Forwarded-Port"],
+        )
 
 
-def test_the_certificate_of_the_name_and_the_protocol_that_both_know(pems: Mapping[str, str]) -> None:
+def test_sni_selects_the_certificate_and_alpn_the_common_protocol(pems: Mapping[str, str]) -> None:
     tls = ListenerTls(container_ref="a.example", sni_container_refs=("b.example",), alpn_protocols=("h2", "http/1.1"))
     one = secure(tls)
     files = secrets(pems, (CERTIFICATE, "a.example"), (CERTIFICATE, "b.example"))
@@ -145,7 +148,7 @@ def test_the_certificate_of_the_name_and_the_protocol_that_both_know(pems: Mappi
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed here")
 @pytest.mark.parametrize(("option", "version"), [("--http2", "2"), ("--http1.1", "1.1")])
-def test_requests_of_either_version_of_http(pems: Mapping[str, str], option: str, version: str) -> None:
+def test_tls_listener_serves_http_1_1_and_http_2(pems: Mapping[str, str], option: str, version: str) -> None:
     with machine("m1") as found:
         its = pool("p", as_member(found))
         one = secure(ListenerTls(container_ref="a.example"), its)
@@ -156,7 +159,7 @@ def test_requests_of_either_version_of_http(pems: Mapping[str, str], option: str
             assert f"m1 {version}" == told.stdout
 
 
-def test_versions_and_ciphers_are_those_that_are_named(pems: Mapping[str, str]) -> None:
+def test_only_configured_tls_versions_and_ciphers_are_accepted(pems: Mapping[str, str]) -> None:
     tls = ListenerTls(container_ref="a.example", versions=("TLSv1.2",), ciphers="ECDHE-ECDSA-AES256-GCM-SHA384")
     one = secure(tls)
     with running(rows_of(view([one], [])), secrets(pems, (CERTIFICATE, "a.example"))):
@@ -174,7 +177,7 @@ def test_versions_and_ciphers_are_those_that_are_named(pems: Mapping[str, str]) 
             newest.wrap_socket(plain, server_hostname="a.example")
 
 
-def test_clients_show_who_they_are(pems: Mapping[str, str]) -> None:
+def test_mandatory_client_authentication_rejects_missing_and_revoked_certs(pems: Mapping[str, str]) -> None:
     names = ("X-SSL-Client-CN", "X-SSL-Client-Has-Cert", "X-SSL-Client-Verify", "X-SSL-Issuer", "X-SSL-Client-SHA1")
     tls = ListenerTls(
         container_ref="a.example",
@@ -191,26 +194,24 @@ def test_clients_show_who_they_are(pems: Mapping[str, str]) -> None:
             for refused in ("", "gone"):
                 with pytest.raises((ssl.SSLError, OSError)):
                     fetch(pems, one.proxy_port, refused)
-        (seen,) = found.seen
+        (seen,) = found.received_headers
         assert ("client", "1", "0") == tuple(seen[name.title()] for name in names[:3])
         assert "/CN=authority" == seen["X-Ssl-Issuer"]
 
 
 @pytest.mark.parametrize(("authority", "status"), [("ca", 200), ("client", 503)])
-def test_members_are_spoken_to_in_tls_and_have_to_be_of_the_authority(
-    pems: Mapping[str, str], authority: str, status: int
-) -> None:
+def test_tls_members_need_a_certificate_of_the_pools_ca(pems: Mapping[str, str], authority: str, status: int) -> None:
     with machine("m1", tls=f"{pems['folder']}/c.example.pem") as found:
         its = pool("p", as_member(found), tls=PoolTls(enabled=True, ca_container_ref=authority))
         one = listener("l", free_port(), its, timeouts=Timeouts(member_connect=100))
         with running(rows_of(view([one], [its])), secrets(pems, (AUTHORITY, authority))):
-            assert status == ask(one.proxy_port)[0]
+            assert status == request(one.proxy_port)[0]
 
 
 @pytest.mark.parametrize(
     ("asked", "status", "passed"), [("c.example", 200, "c.example"), ("b.example", 503, "b.example"), ("", 200, None)]
 )
-def test_members_are_asked_by_the_name_that_the_client_has_asked_for(
+def test_member_tls_uses_and_checks_the_sni_of_the_client(
     pems: Mapping[str, str], asked: str, status: int, passed: str | None
 ) -> None:
     """With an authority the members' names are checked, except for clients without SNI."""
@@ -220,7 +221,7 @@ def test_members_are_asked_by_the_name_that_the_client_has_asked_for(
         one = replace(secure(ListenerTls(container_ref="a.example"), its), timeouts=Timeouts(member_connect=1000))
         with running(rows_of(view([one], [its])), files):
             assert status == status_of(pems, one.proxy_port, asked)
-        assert {passed} == {*found.names}
+        assert {passed} == {*found.received_server_names}
 
 
 def status_of(pems: Mapping[str, str], port: int, name: str) -> int:
@@ -235,17 +236,17 @@ def status_of(pems: Mapping[str, str], port: int, name: str) -> int:
         return int(client.recv(4096).split()[1])
 
 
-def test_members_of_a_listener_without_tls_are_asked_for_no_name(pems: Mapping[str, str]) -> None:
+def test_member_tls_has_no_sni_for_a_listener_without_tls(pems: Mapping[str, str]) -> None:
     """The client sent no SNI, and the Host header is not used for verification."""
     with machine("m1", tls=f"{pems['folder']}/c.example.pem") as found:
         its = pool("p", as_member(found), tls=PoolTls(enabled=True))
         one = listener("l", free_port(), its)
         with running(rows_of(view([one], [its]))):
-            assert 200 == ask(one.proxy_port, host="127.0.0.1")[0]
-        assert [None] == found.names
+            assert 200 == request(one.proxy_port, host="127.0.0.1")[0]
+        assert [None] == found.received_server_names
 
 
-def test_certificates_come_are_renewed_and_go_while_it_runs(pems: Mapping[str, str]) -> None:
+def test_certificates_are_added_renewed_and_removed_at_run_time(pems: Mapping[str, str]) -> None:
     one = secure(ListenerTls(container_ref="a.example", sni_container_refs=("b.example",)))
     more = replace(one, tls=ListenerTls(container_ref="a.example", sni_container_refs=("b.example", "c.example")))
     files = secrets(pems, (CERTIFICATE, "a.example"), (CERTIFICATE, "b.example"))
@@ -255,14 +256,14 @@ def test_certificates_come_are_renewed_and_go_while_it_runs(pems: Mapping[str, s
         tell(proxy, pems, commands(diff(after, before)))
         assert "c.example" == shown(pems, one.proxy_port, "c.example")[0]
         renewed = {**pems, "c.example": pems["client"]}
-        tell(proxy, renewed, renewal(Secret(role=CERTIFICATE, reference="c.example")))
+        tell(proxy, renewed, renewal_commands(Secret(role=CERTIFICATE, reference="c.example")))
         assert "client" in {shown(pems, one.proxy_port, name)[0] for name in ("client", "c.example")}
         tell(proxy, pems, commands(diff(before, after)))
         assert "a.example" == shown(pems, one.proxy_port, "c.example")[0]
         assert proxy.process.poll() is None
 
 
-def test_what_lacks_a_secret_is_left_out_and_the_rest_serves(pems: Mapping[str, str], tmp_path: Path) -> None:
+def test_parts_without_their_secrets_are_left_out_of_the_configuration(pems: Mapping[str, str], tmp_path: Path) -> None:
     its, other = (
         pool("p", member("m1", 9)),
         pool("q", member("m1", 9), tls=PoolTls(enabled=True, ca_container_ref="ca")),
@@ -277,8 +278,8 @@ def test_what_lacks_a_secret_is_left_out_and_the_rest_serves(pems: Mapping[str, 
     for path, text in secrets(pems, (CERTIFICATE, "a.example")).items():
         (tmp_path / path).write_text(text)
     missing = [Secret(role=CERTIFICATE, reference="b.example"), Secret(role=AUTHORITY, reference="ca")]
-    texts = written(rows, tmp_path, missing)
-    assert "" == refusal(tmp_path)
+    texts = write_files(rows, tmp_path, missing)
+    assert "" == validation_error(tmp_path)
     assert ["haproxy.cfg", "lists/l"] == sorted(texts)
     assert 3 == sum(isinstance(row, Frontend) for row in rows.values())
     assert 1 == texts["haproxy.cfg"].count("frontend ")
@@ -296,6 +297,6 @@ def test_what_lacks_a_secret_is_left_out_and_the_rest_serves(pems: Mapping[str, 
         ListenerTls(container_ref="c", alpn_protocols=("spdy/3",)),
     ],
 )
-def test_what_cannot_be_had_is_refused(tls: ListenerTls | None) -> None:
+def test_unsupported_listener_tls_is_rejected(tls: ListenerTls | None) -> None:
     with pytest.raises(Unsupported):
         rows_of(view([replace(secure(ListenerTls()), tls=tls)], []))

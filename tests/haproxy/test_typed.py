@@ -35,16 +35,17 @@ from fairlead.model.documents.loadbalancer import (
     PoolTls,
 )
 from harness.language import COMMON
-from harness.proxied import listener, member, needs_haproxy, pool, refusal, rows_of, view, written
-from harness.typed_texts import CIPHERS, PIECES, TYPED
-from harness.values import FEW
+from harness.proxied import listener, member, needs_haproxy, pool, rows_of, validation_error, view, write_files
+from harness.typed_texts import CIPHERS, TEXT_PIECES, TYPED_TEXTS
+from harness.values import FEW_EXAMPLES
 
-EACH = settings(FEW, max_examples=FEW.max_examples // 3, suppress_health_check=[HealthCheck.too_slow])
+EACH = settings(FEW_EXAMPLES, max_examples=FEW_EXAMPLES.max_examples // 3, suppress_health_check=[HealthCheck.too_slow])
 """Each example starts a process."""
-URLS = st.one_of(TYPED, TYPED.map("https://example.com/{}".format))
-NAMES = st.one_of(TYPED, st.from_regex(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,12}", fullmatch=True))
+URLS = st.one_of(TYPED_TEXTS, TYPED_TEXTS.map("https://example.com/{}".format))
+NAMES = st.one_of(TYPED_TEXTS, st.from_regex(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,12}", fullmatch=True))
 EXPRESSIONS = st.one_of(
-    TYPED, st.lists(st.sampled_from([*PIECES[20:40], "\\d", "\\", "(?", "(?:", "[[:x:]]", "{2}"])).map("".join)
+    TYPED_TEXTS,
+    st.lists(st.sampled_from([*TEXT_PIECES[20:40], "\\d", "\\", "(?", "(?:", "[[:x:]]", "{2}"])).map("".join),
 )
 ACTIONS = st.one_of(
     st.builds(Reject),
@@ -57,7 +58,7 @@ ACTIONS = st.one_of(
 @st.composite
 def rules(draw: Any) -> L7Rule:
     compared = draw(st.sampled_from(L7Comparison))
-    value = draw(EXPRESSIONS if compared is L7Comparison.REGEX else TYPED)
+    value = draw(EXPRESSIONS if compared is L7Comparison.REGEX else TYPED_TEXTS)
     known = {"type": draw(st.sampled_from(L7RuleType)), "compare_type": compared, "value": value}
     return L7Rule(id=f"r{draw(st.integers(0, 9))}", key=draw(NAMES), invert=draw(st.booleans()), **known, **COMMON)
 
@@ -77,7 +78,7 @@ def balancers(draw: Any) -> tuple[Listener, Pool]:
 @needs_haproxy
 @EACH
 @given(balancers())
-def test_a_configuration_of_anything_is_refused_or_taken(asked: tuple[Listener, Pool]) -> None:
+def test_arbitrary_configuration_is_rejected_or_valid(asked: tuple[Listener, Pool]) -> None:
     one, its_pool = asked
     check(one, its_pool)
 
@@ -88,8 +89,8 @@ def check(one: Listener, its_pool: Pool) -> None:
     except Unsupported:
         return
     with tempfile.TemporaryDirectory() as name:
-        text = written(rows, Path(name))[CONFIGURATION]
-        assert refusal(Path(name)) == ""
+        text = write_files(rows, Path(name))[CONFIGURATION]
+        assert validation_error(Path(name)) == ""
     sections = [section[0][0] for section in read_sections(text)]
     assert ["global", "defaults", "peers", "frontend", "backend"] == sections
 
@@ -98,14 +99,14 @@ def check(one: Listener, its_pool: Pool) -> None:
 @EACH
 @given(CIPHERS, st.lists(st.sampled_from(["TLSv1", "TLSv1.1", "TLSv1.2", "TLSv1.3", "SSLv3"]), unique=True))
 @example("a\nfrontend evil", [])
-def test_ciphers_of_a_pool_are_refused_or_taken(ciphers: str, versions: list[str]) -> None:
+def test_arbitrary_pool_ciphers_are_rejected_or_valid(ciphers: str, versions: list[str]) -> None:
     tls = PoolTls(enabled=True, ciphers=ciphers, versions=tuple(versions))
     check(listener("l", 2000, one := pool("p", member("m1", 9), tls=tls)), one)
 
 
 @needs_haproxy
 @pytest.mark.parametrize("ciphers", ["ECDHE-RSA-AES128-GCM-SHA256:!ALL", "ALL:-ALL", "AES128-SHA:!kRSA", "@STRENGTH"])
-def test_ciphers_of_which_none_is_left_are_refused(ciphers: str) -> None:
+def test_cipher_lists_without_any_cipher_left_cause_no_haproxy_error(ciphers: str) -> None:
     tls = PoolTls(enabled=True, ciphers=ciphers)
     check(listener("l", 2000, one := pool("p", member("m1", 9), tls=tls)), one)
 
@@ -120,7 +121,7 @@ def policy(action: Any, **known: Any) -> L7Policy:
 
 
 @pytest.mark.parametrize("text", ["a b", "a'", "a/b", "é", ""])
-def test_names_that_haproxy_does_not_take_are_refused(text: str) -> None:
+def test_ids_that_haproxy_does_not_accept_are_rejected(text: str) -> None:
     it = pool("p", member("m1", 9))
     plain = listener("l", 2000, it)
     asked = [
@@ -133,7 +134,7 @@ def test_names_that_haproxy_does_not_take_are_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", [WRONG, "a\0", "a\rb"])
-def test_a_second_line_is_refused_in_every_field(text: str) -> None:
+def test_line_breaks_and_nul_are_rejected_in_every_field(text: str) -> None:
     it = pool("p", member("m1", 9))
     plain = listener("l", 2000, it)
     secure = replace(plain, protocol=ListenerProtocol.TERMINATED_HTTPS)
@@ -174,25 +175,25 @@ def test_a_second_line_is_refused_in_every_field(text: str) -> None:
             rows_of(view([one], [its_pool]))
 
 
-def test_ids_of_policies_and_rules_are_nowhere() -> None:
+def test_policy_and_rule_ids_do_not_appear_in_rows() -> None:
     it, rejected = pool("p", member("m1", 9)), policy(Reject())
     odd = replace(rejected, id=WRONG, rules=(replace(rejected.rules[0], id=WRONG),))
     rows = [rows_of(view([replace(listener("l", 2000, it), l7policies=(each,))], [it])) for each in (rejected, odd)]
     assert rows[0] == rows[1]
 
 
-def test_names_and_descriptions_are_nowhere() -> None:
+def test_names_descriptions_and_tags_do_not_appear_in_rows() -> None:
     known = {"name": WRONG, "description": WRONG, "tags": (WRONG,)}
     it = replace(pool("p", replace(member("m1", 9), **known)), **known)
     one = replace(listener("l", 2000, it, l7policies=(replace(policy(Reject()), **known),)), **known)
     assert not any("lua.evil" in str(row) for row in rows_of(view([one], [it], **known)).values())
 
 
-def test_a_reference_to_a_secret_is_a_digest() -> None:
+def test_secret_references_are_rendered_as_digests() -> None:
     it = pool("p", member("m1", 9))
     tls = ListenerTls(container_ref=WRONG, sni_container_refs=("../../etc/passwd",))
     one = listener("l", 2000, it, protocol=ListenerProtocol.TERMINATED_HTTPS, tls=tls)
     with tempfile.TemporaryDirectory() as name:
-        texts = written(rows_of(view([one], [it])), Path(name))
+        texts = write_files(rows_of(view([one], [it])), Path(name))
     assert ["haproxy.cfg", "lists/l"] == sorted(texts)
     assert not any("evil" in text or "passwd" in text for text in texts.values())

@@ -2,7 +2,7 @@
 
 import re
 
-AROUND = {4: (r"(?<![\d.])", r"(?!\.?\d)"), 6: (r"(?<![\da-fA-F:])", r"(?!:{0,2}[\da-fA-F])")}
+BOUNDARIES = {4: (r"(?<![\d.])", r"(?!\.?\d)"), 6: (r"(?<![\da-fA-F:])", r"(?!:{0,2}[\da-fA-F])")}
 """Lookbehind and lookahead, by IP version: characters that must not adjoin an address for it to be a whole address."""
 
 
@@ -11,5 +11,5 @@ def holds_address(text: str, address: str) -> bool:
 
     203.0.113.3 is in `203.0.113.3:80`, not in `203.0.113.30`.
     """
-    before, after = AROUND[6 if ":" in address else 4]
+    before, after = BOUNDARIES[6 if ":" in address else 4]
     return re.search(before + re.escape(address) + after, text) is not None

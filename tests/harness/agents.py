@@ -12,22 +12,22 @@ from typing import Any
 import uvicorn
 
 from fairlead.api.http.acceptor import Acceptor, ClientConnections
-from fairlead.api.http.authentication import Authenticate, anybody
+from fairlead.api.http.authentication import Authenticate, authenticate_as_admin
 from fairlead.api.http.front_end import Services
 from fairlead.api.http.protocol import BoundedHttp
-from fairlead.api.network import make_door
+from fairlead.api.network import make_front_end
 from fairlead.model.documents.owner import Owner
 from fairlead.model.registry.changeset import Changes
 from fairlead.reconciler.loop import Reconciler
-from fairlead.runtime.steps import at_once
+from fairlead.runtime.steps import run_to_completion
 from fairlead.store.model import Model
-from harness.api import inside
-from harness.served import make_whole
+from harness.api import in_process_server
+from harness.served import make_application
 from harness.waiting import eventually_equal
 
 
 @dataclass
-class Served:
+class AgentServer:
     """A running server that can stop and start again."""
 
     services: Services
@@ -40,9 +40,9 @@ class Served:
         await self.model.write(lambda _: Changes(puts=documents, deletes=deletes))  # type: ignore[arg-type]
 
     def observe(self, fact: object, news: object) -> None:
-        at_once(self.model.observe(fact, news))  # type: ignore[arg-type]
+        run_to_completion(self.model.observe(fact, news))  # type: ignore[arg-type]
 
-    async def hang_up(self) -> None:
+    async def close_connections(self) -> None:
         """Close all connections. A client that reconnects is accepted."""
         for client in self.acceptor.clients.all():
             client.drop()
@@ -51,12 +51,12 @@ class Served:
 
 @asynccontextmanager
 async def serving(
-    folder: Path, authenticate: Authenticate = anybody, url: str = "", port: int = 0, **own: Any
-) -> AsyncIterator[Served]:
+    folder: Path, authenticate: Authenticate = authenticate_as_admin, url: str = "", port: int = 0, **own: Any
+) -> AsyncIterator[AgentServer]:
     """Run a server for agents. `url` names a store, which other servers may share."""
     folder.mkdir(exist_ok=True)
-    async with inside(make_door, folder, "/network", lambda snapshot, owner: {}, url=url) as place:
-        services, app = make_whole(place, authenticate, **own)
+    async with in_process_server(make_front_end, folder, "/network", lambda snapshot, owner: {}, url=url) as place:
+        services, app = make_application(place, authenticate, **own)
         agents = services.nodes.agents
         agents._clock = asyncio.get_running_loop().time  # the loop's clock, which may be virtual
         agents._began = agents._clock()
@@ -69,13 +69,16 @@ async def serving(
         acceptor = Acceptor(
             listener,
             lambda: BoundedHttp(settings, server.server_state, {}),
-            ClientConnections(most=5000, most_of_one=5000),
+            ClientConnections(max_total=5000, max_per_address=5000),
         )
         acceptor.start()
-        tasks = [asyncio.create_task(services.nodes.channel.run()), asyncio.create_task(services.nodes.look())]
+        tasks = [
+            asyncio.create_task(services.nodes.channel.run()),
+            asyncio.create_task(services.nodes.find_stale_agents()),
+        ]
         try:
             address = f"http://127.0.0.1:{listener.getsockname()[1]}"
-            yield Served(services, place.model, address, acceptor, place.reconciler)
+            yield AgentServer(services, place.model, address, acceptor, place.reconciler)
         finally:
             for task in tasks:
                 task.cancel()

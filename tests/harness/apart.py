@@ -14,7 +14,7 @@ import pytest
 
 _CLONE_NEWNET = 0x40000000
 _LIBC = ctypes.CDLL(None, use_errno=True)
-_HERE = "/proc/thread-self/ns/net"
+_CURRENT_NAMESPACE = "/proc/thread-self/ns/net"
 
 
 def require_root(*programs: str) -> None:
@@ -25,17 +25,17 @@ def require_root(*programs: str) -> None:
     pytest.fail(reason) if os.environ.get("CI") == "true" else pytest.skip(reason)
 
 
-class Apart:
+class NetNamespace:
     """A network namespace.
 
     In `with namespace.inside()` the calling thread is inside; sockets created there stay there.
     """
 
     def __init__(self) -> None:
-        before = os.open(_HERE, os.O_RDONLY)
+        before = os.open(_CURRENT_NAMESPACE, os.O_RDONLY)
         try:
             _check(_LIBC.unshare(_CLONE_NEWNET))
-            self._file = os.open(_HERE, os.O_RDONLY)
+            self._file = os.open(_CURRENT_NAMESPACE, os.O_RDONLY)
         finally:
             _check(_LIBC.setns(before, _CLONE_NEWNET))
             os.close(before)
@@ -48,7 +48,7 @@ class Apart:
 
     @contextmanager
     def inside(self) -> Iterator[None]:
-        before = os.open(_HERE, os.O_RDONLY)
+        before = os.open(_CURRENT_NAMESPACE, os.O_RDONLY)
         _check(_LIBC.setns(self._file, _CLONE_NEWNET))
         try:
             yield
@@ -68,15 +68,15 @@ class Apart:
     def nft(self, text: str) -> None:
         self.run("nft", "-f", "-", text=text)
 
-    def set(self, name: str, value: int) -> None:
+    def set_sysctl(self, name: str, value: int) -> None:
         """Set a sysctl, named by its path below /proc/sys."""
         with self.inside():
             Path("/proc/sys", name).write_text(str(value))
 
 
 @contextmanager
-def apart() -> Iterator[Apart]:
-    made = Apart()
+def net_namespace() -> Iterator[NetNamespace]:
+    made = NetNamespace()
     try:
         yield made
     finally:

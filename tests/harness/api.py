@@ -15,12 +15,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from fairlead.api.agents.traffic_counters import NodeCounts
 from fairlead.api.http.authentication import ROLES
-from fairlead.api.http.front_end import Reachable, Services
+from fairlead.api.http.front_end import ClientEndpoint, Services
 from fairlead.api.keys import Keys
 from fairlead.changes.identity import Identity
 from fairlead.compilers import providers
 from fairlead.compilers.ovn import OVN
-from fairlead.dataplane.interface import Compile, CompileInSteps, Place, in_one_step
+from fairlead.dataplane.interface import Compile, CompileInSteps, DataplaneScope, in_one_step
 from fairlead.dataplane.ovn import LogicalSwitch, by_key
 from fairlead.dataplane.ovn_tables import references
 from fairlead.dataplane.rows import NO_ROWS, Rows
@@ -29,22 +29,22 @@ from fairlead.model.documents.owner import Owner
 from fairlead.model.documents.quota import NO_LIMITS, Limits
 from fairlead.model.registry.changeset import Changes
 from fairlead.model.snapshot import Aggregate, Snapshot
-from fairlead.reconciler.dataplanes import Central, Condition, Dataplanes
+from fairlead.reconciler.dataplanes import Central, Dataplanes, DataplaneState
 from fairlead.reconciler.loop import Reconciler
-from fairlead.runtime.steps import Steps, at_once
+from fairlead.runtime.steps import Steps, run_to_completion
 from fairlead.store.interface import Store
 from fairlead.store.model import Model
 from fairlead.store.opening import open_store
-from harness.documented import documented
+from harness.documented import make_validator
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
-PATIENCE = 0.2
-PER_WRITE = 500  # documents
+REQUEST_TIMEOUT = 0.2
+DOCUMENTS_PER_WRITE = 500  # documents
 ADMIN = Identity(user="admin", project_id="demo", roles=ROLES)
 
 
 def compile_owner(snapshot: Snapshot, owner: Owner) -> Rows:
-    return at_once(compile_in_steps(snapshot, owner))
+    return run_to_completion(compile_in_steps(snapshot, owner))
 
 
 def compile_in_steps(snapshot: Snapshot, owner: Owner) -> Steps[Rows]:
@@ -52,7 +52,7 @@ def compile_in_steps(snapshot: Snapshot, owner: Owner) -> Steps[Rows]:
     return (yield from dataplane.compile_in_steps(snapshot, owner))
 
 
-def _in_steps(given: Compile) -> CompileInSteps:
+def _as_steps(given: Compile) -> CompileInSteps:
     """Cooperative steps of the product's own compiler. A test double runs in one step."""
     return compile_in_steps if given is compile_owner else in_one_step(given)
 
@@ -69,7 +69,7 @@ class Deployment:
     """Configuration of the server, as an operator would set it."""
 
     facts: Snapshot
-    names: providers.Names
+    names: providers.ProviderNames
     keys: Keys = field(default_factory=Keys)
     limits: Limits = NO_LIMITS
 
@@ -89,7 +89,7 @@ def compile_with_proxies(snapshot: Snapshot, owner: Owner) -> Rows:
 
 
 @dataclass
-class Inside:
+class InProcessServer:
     """A client of an API front end, with the server's parts."""
 
     client: httpx.AsyncClient
@@ -100,12 +100,12 @@ class Inside:
     services: Services
     node_counts: NodeCounts = field(default_factory=NodeCounts)
     caller: Identity = ADMIN
-    seen: dict[str, Any] = field(default_factory=dict)
+    scope_attributes: dict[str, Any] = field(default_factory=dict)
     """Connection attributes that the listener adds to the ASGI scope."""
-    reachable: Reachable | None = None
+    reachable: ClientEndpoint | None = None
     app: ASGIApp | None = None
     """The front end as an ASGI application, for tests that read a streamed response."""
-    runs: bool = True
+    is_reconciling: bool = True
     """Whether the reconciler runs while a request waits. If false, it runs only when a test calls it."""
     ids: Any = field(default_factory=lambda: count(1))
 
@@ -113,50 +113,52 @@ class Inside:
         """Sequential UUIDs, equal in every run, so that values derived from ids, such as addresses, are stable."""
         return f"00000000-0000-4000-8000-{next(self.ids):012d}"
 
-    async def rest(self) -> None:
+    async def reconcile(self) -> None:
         while await self.reconciler.step():
             pass
 
-    async def news(self, owner: Owner, generation: int) -> None:
-        if not self.runs:
-            await self.reconciler.news(owner, generation)
-        while self.runs and self.reconciler.outcome(owner, generation) is None and await self.reconciler.step():
+    async def wait_applied(self, owner: Owner, generation: int) -> None:
+        if not self.is_reconciling:
+            await self.reconciler.wait_for_outcome(owner, generation)
+        while (
+            self.is_reconciling and self.reconciler.outcome(owner, generation) is None and await self.reconciler.step()
+        ):
             pass
 
     async def call(self, method: str, path: str, body: object = None) -> httpx.Response:
         return await self.client.request(method, path, json=body)
 
-    async def good(self, method: str, path: str, body: object = None) -> Any:
+    async def call_ok(self, method: str, path: str, body: object = None) -> Any:
         """Body of the response to a call that must succeed.
 
         Reconciles until nothing is left to do before it returns.
         """
         answer = await self.call(method, path, body)
         assert answer.status_code < 300, answer.text
-        await self.rest()
+        await self.reconcile()
         return answer.json() if answer.content else None
 
 
 async def write_many(model: Model, documents: Iterable[Aggregate]) -> None:
     """Write the documents in several changes, none of which blocks the event loop for long."""
     remaining = iter(documents)
-    while some := tuple(islice(remaining, PER_WRITE)):
+    while some := tuple(islice(remaining, DOCUMENTS_PER_WRITE)):
         await model.write(lambda _, some=some: Changes(puts=some))
 
 
-def kept_by(
+def dataplanes_with(
     reconciler: Reconciler,
-    condition: Condition = Condition(connected=True, writes=True),  # noqa: B008 - a value
-    names: providers.Names | None = None,
+    condition: DataplaneState = DataplaneState(connected=True, is_leader=True),  # noqa: B008 - a value
+    names: providers.ProviderNames | None = None,
 ) -> Dataplanes:
     """Dataplanes of a server with this central one, and the per-node dataplanes of these provider names."""
     known = providers.dataplanes_of(names) if names is not None else ()
-    nodes = [each for each in known if each.place is Place.NODE]
+    nodes = [each for each in known if each.scope is DataplaneScope.NODE]
     return Dataplanes(Snapshot, [Central(reconciler=reconciler, condition=lambda: condition)], nodes)
 
 
 @asynccontextmanager
-async def inside(
+async def in_process_server(
     make_door: Callable[[Services], Starlette],
     folder: Path,
     door_path: str,
@@ -169,13 +171,13 @@ async def inside(
     `url` names the store, which other servers may share; the default is a SQLite file in `folder`.
     """
     store = await open_store(url or f"sqlite://{folder}/store.db")
-    model = await Model.load(store, _in_steps(compile_owner), deployment.facts)
+    model = await Model.load(store, _as_steps(compile_owner), deployment.facts)
     driver = FakeDriver(references)
-    dataplane = replace(OVN, compile_in_steps=_in_steps(compile_owner))
+    dataplane = replace(OVN, compile_in_steps=_as_steps(compile_owner))
     reconciler = Reconciler(dataplane=dataplane, driver=driver, snapshot=lambda: model.snapshot, clock=lambda: 0.0)
     model.subscribe(reconciler.mark)
-    place = Inside(client=None, model=model, store=store, reconciler=reconciler, driver=driver, services=None)  # type: ignore[arg-type]
-    place.node_counts = NodeCounts(asyncio.get_running_loop().time, stored=lambda: model.snapshot.silent_nodes)
+    place = InProcessServer(client=None, model=model, store=store, reconciler=reconciler, driver=driver, services=None)  # type: ignore[arg-type]
+    place.node_counts = NodeCounts(asyncio.get_running_loop().time, stored=lambda: model.snapshot.unresponsive_nodes)
     place.services = services = Services(
         model=model,
         applied=reconciler.applied,
@@ -184,12 +186,12 @@ async def inside(
         mtu=1442,
         external_mtu=1500,
         resync_owner=reconciler.read_again,
-        news=place.news,
+        wait_for_outcome=place.wait_applied,
         outcome=reconciler.outcome,
-        follow=reconciler.follow,
+        on_applied_change=reconciler.subscribe,
         node_counts=place.node_counts,
-        reachable=lambda: place.reachable,
-        patience=PATIENCE,
+        client_endpoint=lambda: place.reachable,
+        apply_timeout=REQUEST_TIMEOUT,
         providers=deployment.names,
         keys=deployment.keys,
         limits=deployment.limits,
@@ -197,11 +199,11 @@ async def inside(
     door = make_door(services)
 
     async def identified(scope: Scope, receive: Receive, send: Send) -> None:
-        await door({**scope, **place.seen, "identity": place.caller, "door_path": door_path}, receive, send)
+        await door({**scope, **place.scope_attributes, "identity": place.caller, "door_path": door_path}, receive, send)
 
     transport = httpx.ASGITransport(app=identified, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://door") as client:
-        client.event_hooks = {"response": [(await documented(door, client)).hold]}
+        client.event_hooks = {"response": [(await make_validator(door, client)).check_response]}
         place.client, place.app = client, identified
         yield place
     await store.close()
@@ -210,12 +212,12 @@ async def inside(
 def play(
     make_door: Callable[[Services], Starlette],
     folder: Path,
-    story: Callable[[Inside], Awaitable[None]],
+    story: Callable[[InProcessServer], Awaitable[None]],
     door_path: str = "",
     compile_owner: Compile = compile_owner,
 ) -> None:
     async def run() -> None:
-        async with inside(make_door, folder, door_path, compile_owner) as place:
+        async with in_process_server(make_door, folder, door_path, compile_owner) as place:
             await story(place)
 
     asyncio.run(run())

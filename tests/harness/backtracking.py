@@ -45,7 +45,7 @@ def _compile(parsed: Sequence[tuple[Any, Any]]) -> Code:
 def _compile_one(operation: Any, argument: Any) -> Code:
     match operation:
         case sre.LITERAL | sre.NOT_LITERAL | sre.IN | sre.ANY:
-            return [("character", _admits(operation, argument))]
+            return [("character", _matches(operation, argument))]
         case sre.SUBPATTERN:
             return _compile(argument[-1])
         case sre.AT:
@@ -53,7 +53,7 @@ def _compile_one(operation: Any, argument: Any) -> Code:
         case sre.BRANCH:
             return _branches([_compile(each) for each in argument[1]])
         case sre.MAX_REPEAT:
-            return _repeated(_compile(argument[2]), *argument[:2])
+            return _compile_repeat(_compile(argument[2]), *argument[:2])
     raise NotImplementedError(operation)
 
 
@@ -67,14 +67,14 @@ def _branches(branches: Sequence[Code]) -> Code:
     return found
 
 
-def _repeated(code: Code, least: int, most: Any) -> Code:
+def _compile_repeat(code: Code, least: int, most: Any) -> Code:
     if most is sre.MAXREPEAT:
         return [*code * least, ("fork", (1, len(code) + 2)), *code, ("jump", -len(code) - 1)]
     ends = range((most - least) * (len(code) + 1), 0, -len(code) - 1)
     return [*code * least, *(step for end in ends for step in (("fork", (1, end)), *code))]
 
 
-def _admits(operation: Any, argument: Any) -> Callable[[int], bool]:
+def _matches(operation: Any, argument: Any) -> Callable[[int], bool]:
     match operation:
         case sre.LITERAL:
             return lambda found: bool(found == argument)
@@ -85,5 +85,5 @@ def _admits(operation: Any, argument: Any) -> Callable[[int], bool]:
         case sre.ANY:
             return lambda found: found != ord("\n")
     is_negated, *others = argument if argument[0][0] is sre.NEGATE else (None, *argument)
-    tests = [_admits(*each) for each in others]
+    tests = [_matches(*each) for each in others]
     return lambda found: any(test(found) for test in tests) is (is_negated is None)

@@ -9,13 +9,13 @@ from typing import Any
 import httpx
 
 from fairlead.api import lxd, network, octavia
-from fairlead.api.http.authentication import Authenticate, anybody
+from fairlead.api.http.authentication import Authenticate, authenticate_as_admin
 from fairlead.api.http.openapi import DOCUMENT
 from fairlead.api.operator import routes
 from fairlead.dataplane.interface import Compile
-from harness.api import PLAIN, Deployment, compile_owner, inside, kept_by
-from harness.documented import Documented, documented
-from harness.served import make_whole
+from harness.api import PLAIN, Deployment, compile_owner, dataplanes_with, in_process_server
+from harness.documented import ResponseValidator, make_validator
+from harness.served import make_application
 
 
 class Caller:
@@ -27,7 +27,7 @@ class Caller:
     def __init__(
         self,
         folder: Path,
-        authenticate: Authenticate = anybody,
+        authenticate: Authenticate = authenticate_as_admin,
         url: str = "",
         compile_owner: Compile = compile_owner,
         deployment: Deployment = PLAIN,
@@ -35,26 +35,28 @@ class Caller:
         self._deployed = {"compile_owner": compile_owner, "deployment": deployment, "url": url}
         self._runner = asyncio.Runner()
         self._stack = AsyncExitStack()
-        self._documents: dict[str, Documented] = {}
+        self._documents: dict[str, ResponseValidator] = {}
         self._runner.run(self._open(folder, authenticate))
 
     async def _open(self, folder: Path, authenticate: Authenticate) -> None:
-        place = await self._stack.enter_async_context(inside(octavia.make_door, folder, "", **self._deployed))
-        services, whole = make_whole(place, authenticate, providers=place.services.providers)
+        place = await self._stack.enter_async_context(
+            in_process_server(octavia.make_front_end, folder, "", **self._deployed)
+        )
+        services, whole = make_application(place, authenticate, providers=place.services.providers)
         transport = httpx.ASGITransport(app=whole, raise_app_exceptions=False)
         self.client = await self._stack.enter_async_context(
             httpx.AsyncClient(transport=transport, base_url="http://door")
         )
         doors = {
-            "/network": network.make_door,
-            "/load-balancer": octavia.make_door,
-            "/1.0": lxd.make_door,
+            "/network": network.make_front_end,
+            "/load-balancer": octavia.make_front_end,
+            "/1.0": lxd.make_front_end,
             "/operator": partial(
-                routes.make_door, dataplanes=kept_by(place.reconciler, names=place.services.providers)
+                routes.make_front_end, dataplanes=dataplanes_with(place.reconciler, names=place.services.providers)
             ),
         }
         for path, make_door in doors.items():
-            self._documents[path] = await documented(make_door(services), self.client, f"{path}{DOCUMENT}")
+            self._documents[path] = await make_validator(make_door(services), self.client, f"{path}{DOCUMENT}")
 
     def close(self) -> None:
         self._runner.run(self._stack.aclose())

@@ -19,7 +19,7 @@ def _name(text: str) -> x509.Name:
 Key: TypeAlias = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 
 
-def _begun(name: str, issuer: x509.Name, key: Key) -> x509.CertificateBuilder:
+def _certificate_builder(name: str, issuer: x509.Name, key: Key) -> x509.CertificateBuilder:
     now = datetime.now(UTC)
     made = x509.CertificateBuilder().subject_name(_name(name)).issuer_name(issuer).public_key(key.public_key())
     made = made.serial_number(x509.random_serial_number())
@@ -35,7 +35,7 @@ def key_pem(key: Key) -> str:
 
 
 @dataclass(frozen=True)
-class Issued:
+class SignedCertificate:
     certificate: x509.Certificate
     key: Key
 
@@ -44,7 +44,7 @@ class Issued:
         return self.certificate.public_bytes(Encoding.PEM).decode()
 
     @property
-    def whole(self) -> str:
+    def certificate_and_key(self) -> str:
         """Certificate and private key as PEM."""
         return self.pem + key_pem(self.key)
 
@@ -65,7 +65,7 @@ class Authority:
 
     def __post_init__(self) -> None:
         issuer = self.issuer.certificate.subject if self.issuer else _name(self.name)
-        made = _begun(self.name, issuer, self.key)
+        made = _certificate_builder(self.name, issuer, self.key)
         made = made.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         if self.usage is not None:
             made = made.add_extension(self.usage, critical=True)
@@ -75,18 +75,18 @@ class Authority:
     def pem(self) -> str:
         return self.certificate.public_bytes(Encoding.PEM).decode()
 
-    def issue(self, name: str, *addresses: str, key: Key | None = None, subject: str = "") -> Issued:
+    def issue(self, name: str, *addresses: str, key: Key | None = None, subject: str = "") -> SignedCertificate:
         """Issue a certificate for a DNS name and addresses.
 
         The subject's common name is `subject`, by default `name`.
         """
         key = key or new_key()
         names = [x509.DNSName(name), *(x509.IPAddress(ip_address(each)) for each in addresses)]
-        made = _begun(subject or name, self.certificate.subject, key)
+        made = _certificate_builder(subject or name, self.certificate.subject, key)
         made = made.add_extension(x509.SubjectAlternativeName(names), critical=False)
-        return Issued(made.sign(self.key, hashes.SHA256()), key)
+        return SignedCertificate(made.sign(self.key, hashes.SHA256()), key)
 
-    def revoke(self, *issued: Issued, begins: float = -5, ends: float | None = 1440) -> str:
+    def revoke(self, *issued: SignedCertificate, begins: float = -5, ends: float | None = 1440) -> str:
         """The list of those that are good no more. `begins` and `ends` are minutes from now; None leaves out
         nextUpdate."""
         now = datetime.now(UTC)

@@ -5,7 +5,7 @@ from collections.abc import Hashable
 from harness.histories import Operation
 
 
-def claim(state: Hashable, operation: Operation) -> tuple[Hashable, ...]:
+def apply_claim(state: Hashable, operation: Operation) -> tuple[Hashable, ...]:
     """States that may follow `state` after `operation`; none if the operation is impossible in it.
 
     The state is None (the address is free), or name and description of the load balancer that has it. Names are unique.

@@ -70,7 +70,7 @@ def mount_read_only(writable: Sequence[str]) -> None:
 
     _check(LIBC.unshare(CLONE_NEWNS))
     _check(LIBC.mount(b"none", b"/", None, MS_REC | MS_SLAVE, None))
-    uncover(Path(__file__).parents[2])
+    make_reachable(Path(__file__).parents[2])
     for path in writable:
         _check(LIBC.mount(path.encode(), path.encode(), None, MS_BIND, None))
     set_attributes("/", Attributes(set=MOUNT_ATTR_RDONLY))
@@ -78,7 +78,7 @@ def mount_read_only(writable: Sequence[str]) -> None:
         set_attributes(path, Attributes(clear=MOUNT_ATTR_RDONLY))
 
 
-def uncover(folder: Path) -> None:
+def make_reachable(folder: Path) -> None:
     """Make a folder reachable for every user in this mount namespace: a checkout may be below a folder of root's."""
     closed = [each for each in reversed(folder.parents) if not each.stat().st_mode & 0o001]
     if not closed:
@@ -89,7 +89,7 @@ def uncover(folder: Path) -> None:
     _check(LIBC.mount(f"/proc/self/fd/{held}".encode(), str(folder).encode(), None, MS_BIND | MS_REC, None))
 
 
-class _Compared(ctypes.Structure):
+class SeccompComparison(ctypes.Structure):
     """struct scmp_arg_cmp."""
 
     _fields_ = (("arg", ctypes.c_uint), ("op", ctypes.c_int), ("a", ctypes.c_uint64), ("b", ctypes.c_uint64))
@@ -105,7 +105,7 @@ def filter_system_calls(allowed: Iterable[str], families: Iterable[str]) -> None
             seccomp.seccomp_rule_add_array(context, SCMP_ACT_ALLOW, number, 0, None)
     socket = seccomp.seccomp_syscall_resolve_name(b"socket")
     for family in families:
-        compared = _Compared(0, SCMP_CMP_EQ, FAMILIES[family], 0)
+        compared = SeccompComparison(0, SCMP_CMP_EQ, FAMILIES[family], 0)
         seccomp.seccomp_rule_add_array(context, SCMP_ACT_ALLOW, socket, 1, ctypes.byref(compared))
     _check(seccomp.seccomp_load(context))
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 MAX_STEPS = 500_000
 """Between two returns to the event loop: 100 to 200 ms, including work that is done only at a start or a resync."""
-VARIABLE = "COUNT_STEPS"
+COUNT_VARIABLE = "COUNT_STEPS"
 
 
 @contextmanager
@@ -20,7 +20,7 @@ def counted_processes(folder: Path) -> Iterator[None]:
 
     The folder must be empty: processes that exceed the limit write a report to it.
     """
-    if not os.environ.get(VARIABLE):
+    if not os.environ.get(COUNT_VARIABLE):
         yield
         return
     own = {

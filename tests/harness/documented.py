@@ -14,19 +14,19 @@ from fairlead.schema import Schema
 ERROR: Schema = {"$ref": "#/components/schemas/Error"}
 
 
-_KNOWN: dict[frozenset[tuple[str, str]], "Documented"] = {}
+_CACHE: dict[frozenset[tuple[str, str]], "ResponseValidator"] = {}
 """Validators by set of operations: generating a front end's document is slow, and its result constant."""
 
 
-async def documented(door: Starlette, client: httpx.AsyncClient, where: str = DOCUMENT) -> "Documented":
+async def make_validator(door: Starlette, client: httpx.AsyncClient, where: str = DOCUMENT) -> "ResponseValidator":
     """Validator for this front end. The client can read the OpenAPI document at `where`."""
     key = frozenset((operation.method, path) for path, operation in operations(door.routes))
-    if key not in _KNOWN:
-        _KNOWN[key] = Documented(door, (await client.get(where)).json()["components"])
-    return _KNOWN[key]
+    if key not in _CACHE:
+        _CACHE[key] = ResponseValidator(door, (await client.get(where)).json()["components"])
+    return _CACHE[key]
 
 
-class Documented:
+class ResponseValidator:
     """Validator for a front end made by `make_door`, independent of the path at which it is mounted."""
 
     def __init__(self, door: Starlette, components: Any) -> None:
@@ -38,7 +38,7 @@ class Documented:
         ]
         self._validators: dict[str, jsonschema_rs.Draft202012Validator] = {}
 
-    async def hold(self, answer: httpx.Response) -> None:
+    async def check_response(self, answer: httpx.Response) -> None:
         """Response hook for httpx's `event_hooks`. Raises AssertionError."""
         await answer.aread()
         self.check(answer.request.method, answer.request.url.path, answer.status_code, answer.content)

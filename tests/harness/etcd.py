@@ -14,22 +14,22 @@ import pytest
 from harness.ports import free_port
 from harness.waiting import DEADLINE, wait_until
 
-MEMBERS = 3
-ATTEMPT = 5  # seconds for one of several attempts of etcdctl
+MEMBER_COUNT = 3
+ATTEMPT_SECONDS = 5  # seconds for one of several attempts of etcdctl
 
 
-class Etcd:
+class EtcdCluster:
     def __init__(self, folder: Path, options: tuple[str, ...], tls: tuple[str, ...]) -> None:
         """Start all members. `tls` has the options of etcdctl that are needed if members use TLS."""
         self._folder = folder
         self._options = options
         self._tls = tls
         self._scheme = "https" if tls else "http"
-        self._ports = [(free_port(), free_port()) for _ in range(MEMBERS)]
+        self._ports = [(free_port(), free_port()) for _ in range(MEMBER_COUNT)]
         self._running: dict[int, subprocess.Popen[bytes]] = {}
         self.hosts = [f"127.0.0.1:{port}" for port, _ in self._ports]
         self.url = f"etcd://{','.join(self.hosts)}"
-        for member in range(MEMBERS):
+        for member in range(MEMBER_COUNT):
             self.start(member)
 
     def start(self, member: int) -> None:
@@ -63,7 +63,7 @@ class Etcd:
         if number is signal.SIGKILL:
             self._running.pop(member).wait()
 
-    def ctl(self, *arguments: str, given: str | None = None, members: Sequence[int] = range(MEMBERS)) -> str:
+    def ctl(self, *arguments: str, given: str | None = None, members: Sequence[int] = range(MEMBER_COUNT)) -> str:
         """Run etcdctl once, with `given` as its input, and return its output."""
         return self._ctl(*arguments, given=given, members=members, seconds=int(DEADLINE))
 
@@ -93,7 +93,7 @@ class Etcd:
         """Wait until the cluster accepts writes."""
         try:
             wait_until(
-                lambda: self._ctl("put", "ready", "1", members=range(MEMBERS), seconds=ATTEMPT),
+                lambda: self._ctl("put", "ready", "1", members=range(MEMBER_COUNT), seconds=ATTEMPT_SECONDS),
                 "the cluster to write",
                 retry=(AssertionError,),
             )
@@ -128,13 +128,13 @@ class Etcd:
 
 
 @contextmanager
-def started(*options: str, tls: tuple[str, ...] = (), folder: Path | None = None) -> Iterator[Etcd]:
+def etcd_cluster(*options: str, tls: tuple[str, ...] = (), folder: Path | None = None) -> Iterator[EtcdCluster]:
     """Start a cluster, by default with its data in /dev/shm."""
     if shutil.which("etcd") is None:
         pytest.skip("etcd is not installed here: scripts/setup lab does it")
     memory = Path("/dev/shm")
     folder = Path(tempfile.mkdtemp(prefix="fairlead-etcd-", dir=folder or (memory if memory.is_dir() else None)))
-    etcd = Etcd(folder, options, tls)
+    etcd = EtcdCluster(folder, options, tls)
     try:
         etcd.wait()
         yield etcd

@@ -4,28 +4,28 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
 
-from fairlead.drivers.native.nftables.counters import Counters
+from fairlead.drivers.native.nftables.counters import KernelCounters
 from fairlead.model.documents.loadbalancer import Transport
-from fairlead.model.queries.counter_samples import Readings
+from fairlead.model.queries.counter_samples import CounterSamples
 from fairlead.model.queries.statistics import CountedService
 from harness.fabric import HOSTS, Fabric
 
-BOOT = "one"
+BOOT_ID = "one"
 
 
-def everybody(_: CountedService) -> bool:
+def accept_all(_: CountedService) -> bool:
     return True
 
 
 def read(
-    site: Fabric, number: int, is_ours: Callable[[CountedService], bool] = everybody, *, boot: str = BOOT
-) -> Readings:
+    site: Fabric, number: int, is_ours: Callable[[CountedService], bool] = accept_all, *, boot: str = BOOT_ID
+) -> CounterSamples:
     """Read the counters of one host, as a newly started agent does."""
-    with site.hosts[number].inside(), closing(Counters("fairlead", boot, 100_000)) as counters:
+    with site.hosts[number].inside(), closing(KernelCounters("fairlead", boot, 100_000)) as counters:
         return counters.read(is_ours)
 
 
-def values(readings: Readings, name: str) -> dict[CountedService, int]:
+def values(readings: CounterSamples, name: str) -> dict[CountedService, int]:
     """Values of this counter, for services that have it."""
     return {each: reading.counts[name].value for each, reading in readings.items() if name in reading.counts}
 

@@ -11,10 +11,10 @@ from fairlead.store.opening import open_store
 from harness.stories import STORIES
 
 STATE = STORIES[0].states[0]
-GONE = "claim/was"
+DELETED_CLAIM = "claim/was"
 
 
-async def with_store(url: str, work: Callable[[Store], Awaitable[object]]) -> None:
+async def run_with_store(url: str, work: Callable[[Store], Awaitable[object]]) -> None:
     store = await open_store(url)
     try:
         await work(store)
@@ -34,11 +34,11 @@ def mtu(more: int) -> Callable[[Snapshot], Changes]:
     return change
 
 
-async def fill(store: Store, number: int = 40) -> None:
+async def populate(store: Store, number: int = 40) -> None:
     """Write the story's documents with claims, a deleted key, and `number` more changes."""
     model = await Model.load(store, lambda *_: None)
     await model.write(lambda _: Changes(puts=tuple(STATE.documents.values())))
     for _ in range(number):
         await model.write(mtu(1))
-    await store.transact(guards={}, puts={GONE: b"port/x"}, deletes=[])
-    await store.transact(guards={}, puts={}, deletes=[GONE])
+    await store.transact(guards={}, puts={DELETED_CLAIM: b"port/x"}, deletes=[])
+    await store.transact(guards={}, puts={}, deletes=[DELETED_CLAIM])

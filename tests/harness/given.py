@@ -4,22 +4,22 @@ from pathlib import Path
 
 from fairlead.model.documents.owner import Owner
 from fairlead.model.snapshot import Snapshot
-from fairlead.node.channel import Slice
+from fairlead.node.channel import NodeSlice
 
 
-class Given(Slice):
+class FixedSlice(NodeSlice):
     """Slice that a test replaces directly, without a server."""
 
     def __init__(self, name: str, path: Path, told: Snapshot) -> None:
         super().__init__(name, path)
-        self.now = told
+        self.current = told
         self.ready.set()
 
     @property
     def snapshot(self) -> Snapshot:
-        return self.now
+        return self.current
 
-    def become(self, told: Snapshot, *concerned: Owner) -> None:
-        self.now = told
+    def replace(self, told: Snapshot, *concerned: Owner) -> None:
+        self.current = told
         for call in self._subscribers:
             call(concerned)

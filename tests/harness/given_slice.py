@@ -9,17 +9,17 @@ from fairlead.model.snapshot import Snapshot
 
 
 @dataclass
-class Given:
+class InMemorySlice:
     snapshot: Snapshot
     name: str = "node1"
     ready: asyncio.Event = field(default_factory=asyncio.Event)
-    heard: asyncio.Event = field(default_factory=asyncio.Event)
+    synced: asyncio.Event = field(default_factory=asyncio.Event)
     call: Callable[[tuple[Owner, ...]], None] = lambda _: None
 
     def subscribe(self, call: Callable[[tuple[Owner, ...]], None]) -> None:
         self.call = call
 
-    def say(self, snapshot: Snapshot) -> None:
+    def replace(self, snapshot: Snapshot) -> None:
         """Replace the slice, and notify of all its load balancers."""
         self.snapshot = snapshot
         self.call(tuple(Owner(Kind.LOAD_BALANCER, each) for each in snapshot.load_balancers))

@@ -10,10 +10,10 @@ from pathlib import Path
 from fairlead.model.registry.kinds import KINDS
 from fairlead.store import formats
 from fairlead.store.codec import encode
-from harness.shapes import filled, shape
+from harness.shapes import sample_document, shape
 
 FOLDER = Path(__file__).parent.parent / "store" / "documents"
-SHAPES = "shapes.json"
+SHAPES_FILE = "shapes.json"
 
 
 def folder(number: int) -> Path:
@@ -38,8 +38,8 @@ def write() -> None:
     new = folder(formats.current())
     new.mkdir()
     for kind in KINDS:
-        (new / f"{kind.value}.json").write_bytes(encode(filled(kind)))
-    (new / SHAPES).write_text(shapes())
+        (new / f"{kind.value}.json").write_bytes(encode(sample_document(kind)))
+    (new / SHAPES_FILE).write_text(shapes())
 
 
 if __name__ == "__main__":

@@ -12,17 +12,17 @@ from typing import Any
 
 from fairlead.compilers.haproxy import HAPROXY
 from fairlead.dataplane.haproxy import Process
-from fairlead.dataplane.haproxy_text import OUTLIVES
+from fairlead.dataplane.haproxy_text import HARD_STOP_AFTER
 from fairlead.dataplane.rows import Rows, diff
 from fairlead.drivers.haproxy import Fetch, HAProxy
-from fairlead.drivers.haproxy.backoff import CommandPace, Pace
-from fairlead.drivers.haproxy.change_queue import LONGEST
-from fairlead.drivers.haproxy.counters import Counters
+from fairlead.drivers.haproxy.backoff import CommandPace, ReplacementBackoff
+from fairlead.drivers.haproxy.change_queue import REQUEUE_INTERVAL
+from fairlead.drivers.haproxy.counters import ProxyCounters
 from fairlead.drivers.haproxy.process import Program, read_running
-from fairlead.drivers.haproxy.secrets import nobody_lends
-from fairlead.drivers.interface import DriverError, Later
+from fairlead.drivers.haproxy.secrets import fetch_nothing
+from fairlead.drivers.interface import DriverError, Requeue
 from fairlead.model.documents.owner import Kind, Owner
-from fairlead.node.listener_counters import Tally
+from fairlead.node.listener_counters import CounterSums
 from harness.proxied import PROGRAM, WEB, listener, pool, view
 from harness.waiting import eventually
 
@@ -30,17 +30,17 @@ NET = Owner(Kind.NETWORK, "net1")
 
 
 @dataclass
-class Here:
+class LoopbackPlaces:
     """Network places without namespaces: the proxies' addresses are on loopback."""
 
     made: list[str] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
-    refusals: int = 0
+    remaining_failures: int = 0
     """Number of further calls of `make` that fail."""
 
     async def make(self, process: Process) -> Sequence[str]:
-        if self.refusals:
-            self.refusals -= 1
+        if self.remaining_failures:
+            self.remaining_failures -= 1
             raise DriverError("the switch is away")
         self.made.append(process.network)
         return ()
@@ -50,40 +50,40 @@ class Here:
 
 
 @dataclass
-class Site:
+class HaproxySite:
     """A driver in a folder, with the reports that it makes."""
 
     folder: Path
-    places: Here = field(default_factory=Here)
-    said: list[frozenset[int] | None] = field(default_factory=list)
-    fetch: Fetch = nobody_lends
+    places: LoopbackPlaces = field(default_factory=LoopbackPlaces)
+    reported_ports: list[frozenset[int] | None] = field(default_factory=list)
+    fetch: Fetch = fetch_nothing
     """Who brings keys."""
-    outlives: int = OUTLIVES
+    outlives: int = HARD_STOP_AFTER
     """Seconds for which a replaced process goes on."""
-    tally: Tally = field(default_factory=Tally)
+    tally: CounterSums = field(default_factory=CounterSums)
     settled: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the driver reports that a postponed owner may be applied."""
-    failing: list[Collection[Owner]] = field(default_factory=list)
+    failed_owners: list[Collection[Owner]] = field(default_factory=list)
     driver: HAProxy = field(init=False)
 
     def __post_init__(self) -> None:
         self.driver = self.new()
 
     def new(self) -> HAProxy:
-        program = Program(path=PROGRAM, user="", outlives=self.outlives)
-        counters = Counters(lambda process, counted: self.tally.take_process(str(process), counted))
-        driver = HAProxy(self.folder, self.places, self._hear, program, self.fetch, counters)
-        driver.follow(lambda _: self.settled.set(), self.failing.append)
+        program = Program(path=PROGRAM, user="", hard_stop_after=self.outlives)
+        counters = ProxyCounters(lambda process, counted: self.tally.add_process(str(process), counted))
+        driver = HAProxy(self.folder, self.places, self._record_ports, program, self.fetch, counters)
+        driver.subscribe(lambda _: self.settled.set(), self.failed_owners.append)
         return driver
 
-    def _hear(self, _: str, ports: frozenset[int] | None) -> None:
-        self.said.append(ports)
+    def _record_ports(self, _: str, ports: frozenset[int] | None) -> None:
+        self.reported_ports.append(ports)
 
-    async def put(self, owner: Owner, rows: Rows) -> None:
+    async def apply_until_done(self, owner: Owner, rows: Rows) -> None:
         """Apply, and retry until it succeeds, as a reconciler does."""
-        await eventually(lambda: self.try_(owner, rows), f"{owner} is applied", is_enough=lambda wait: not wait)
+        await eventually(lambda: self.apply_once(owner, rows), f"{owner} is applied", is_enough=lambda wait: not wait)
 
-    async def try_(self, owner: Owner, rows: Rows) -> float:
+    async def apply_once(self, owner: Owner, rows: Rows) -> float:
         """Seconds until the next attempt is due, or 0.0 after success.
 
         Waits for work that the driver finishes by itself.
@@ -92,8 +92,8 @@ class Site:
             self.settled.clear()
             try:
                 await self.driver.apply(owner, diff(rows, await self.driver.read(owner)))
-            except Later as later:
-                if later.seconds < LONGEST:
+            except Requeue as later:
+                if later.seconds < REQUEUE_INTERVAL:
                     return later.seconds
             else:
                 return 0.0
@@ -101,20 +101,20 @@ class Site:
 
     def allow_replacement(self) -> None:
         """Allow the driver to replace any process immediately."""
-        self._set_pace(Pace)
+        self._set_pace(ReplacementBackoff)
 
     def hold_replacements(self) -> None:
         """Postpone all replacements of processes."""
-        self._set_pace(_Held)
+        self._set_pace(BlockedPace)
 
     def allow_commands(self) -> None:
         """Allow the driver to check and send any commands immediately."""
         for network in self.driver._networks.values():
             network.command_pace = CommandPace()
 
-    def _set_pace(self, kind: type[Pace]) -> None:
+    def _set_pace(self, kind: type[ReplacementBackoff]) -> None:
         for network in self.driver._networks.values():
-            network.pace = kind()
+            network.replacement_backoff = kind()
 
     @property
     def pid(self) -> int:
@@ -124,29 +124,29 @@ class Site:
         return running.pid
 
 
-class _Held(Pace):
+class BlockedPace(ReplacementBackoff):
     def wait(self, _: float) -> float:
-        return LONGEST / 2
+        return REQUEUE_INTERVAL / 2
 
 
 @asynccontextmanager
-async def opened(site: Site) -> AsyncIterator[Site]:
+async def opened(site: HaproxySite) -> AsyncIterator[HaproxySite]:
     """Open the driver of the site. At the end, all its processes have exited."""
     await site.driver.open()
     try:
         yield site
     finally:
         for owner in [WEB, NET]:
-            await site.put(owner, {})
+            await site.apply_until_done(owner, {})
         await site.driver.close()
     assert not [each for each in site.folder.glob("*") if read_running(each)]
 
 
 @asynccontextmanager
-async def opened_site(outlives: int = OUTLIVES) -> AsyncIterator[Site]:
+async def opened_site(outlives: int = HARD_STOP_AFTER) -> AsyncIterator[HaproxySite]:
     """In a folder whose name is short enough for sockets in it (unix(7))."""
     with TemporaryDirectory() as folder:
-        async with opened(Site(Path(folder) / "p", outlives=outlives)) as site:
+        async with opened(HaproxySite(Path(folder) / "p", outlives=outlives)) as site:
             yield site
 
 
@@ -182,7 +182,7 @@ def sockets_at(port: int) -> dict[str, list[str]]:
 
 
 @dataclass
-class Asking:
+class RepeatingClient:
     """Client that repeats a request in a thread."""
 
     port: int
@@ -190,8 +190,8 @@ class Asking:
     answers: list[str] = field(default_factory=list)
     _ended: Event = field(default_factory=Event)
 
-    def __enter__(self) -> "Asking":
-        self._thread = Thread(target=self._ask)
+    def __enter__(self) -> "RepeatingClient":
+        self._thread = Thread(target=self._repeat_request)
         self._thread.start()
         return self
 
@@ -199,12 +199,12 @@ class Asking:
         self._ended.set()
         self._thread.join()
 
-    def _ask(self) -> None:
+    def _repeat_request(self) -> None:
         while not self._ended.is_set():
             self.answers.append(get(self.port, self.host))
 
 
-def asked(client: socket.socket) -> bytes:
+def response_on(client: socket.socket) -> bytes:
     """Answer to a request on an open connection, which may be kept alive."""
     client.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
     answer = b""
@@ -222,7 +222,7 @@ async def eventually_answers(name: str, port: int, host: str = "127.0.0.1") -> N
     )
 
 
-async def more_answers(asking: Asking, count: int = 5) -> None:
+async def await_more_answers(asking: RepeatingClient, count: int = 5) -> None:
     """Wait for more than `count` answers to requests sent after this call, and the answer to the request under way."""
     seen = len(asking.answers)
     await eventually(lambda: len(asking.answers) - seen, f"{count} answers", is_enough=lambda more: more > count)

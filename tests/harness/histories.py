@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 UNKNOWN = math.inf
 """End of an operation without a response: it took effect at any time after its start, or never."""
-MOST_TRIED = 2_000_000
+MAX_STATES = 2_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,8 +23,8 @@ class Operation:
     action: str
     value: Hashable
     """Argument of the request, or value of the response."""
-    asked: float
-    answered: float = UNKNOWN
+    called_at: float
+    returned_at: float = UNKNOWN
     """Time of the response, on the clock of `asked`."""
 
 
@@ -32,53 +32,53 @@ Step: TypeAlias = Callable[[Hashable, Operation], tuple[Hashable, ...]]
 """The states that an operation can lead to from a state; none if this response is impossible in it."""
 
 
-class Undecided(Exception):
+class TooManyStates(Exception):
     """Raised if there are too many orders to try."""
 
 
 def contradictions(history: Iterable[Operation], first: Hashable, step: Step) -> list[str]:
     """Keys without a sequential order of their operations. Raises Undecided."""
-    by_key = sorted(history, key=attrgetter("key", "asked"))
+    by_key = sorted(history, key=attrgetter("key", "called_at"))
     return [key for key, its in groupby(by_key, key=attrgetter("key")) if not _has_order(list(its), first, step)]
 
 
 def _has_order(operations: Sequence[Operation], first: Hashable, step: Step) -> bool:
-    known = sum(1 << place for place, each in enumerate(operations) if each.answered != UNKNOWN)
+    known = sum(1 << place for place, each in enumerate(operations) if each.returned_at != UNKNOWN)
     todo, seen = [(0, first)], {(0, first)}
     while todo:
         done, state = todo.pop()
         if done & known == known:
             return True
-        for place in _next(operations, done):
+        for place in _candidates(operations, done):
             for after in step(state, operations[place]):
                 found = (done | 1 << place, after)
                 if found not in seen:
                     seen.add(found)
                     todo.append(found)
-        if len(seen) > MOST_TRIED:
-            raise Undecided(operations[0].key)
+        if len(seen) > MAX_STATES:
+            raise TooManyStates(operations[0].key)
     return False
 
 
-def _next(operations: Sequence[Operation], done: int) -> Iterator[int]:
+def _candidates(operations: Sequence[Operation], done: int) -> Iterator[int]:
     """Operations that may come next: those requested before any other remaining operation was answered.
 
     The one that was answered first is the last, because a stack is taken from its end.
     """
     left = []
     soonest = UNKNOWN
-    for place in range(_first_left(done), len(operations)):
+    for place in range(_lowest_unset_bit(done), len(operations)):
         each = operations[place]
-        if each.asked > soonest:
+        if each.called_at > soonest:
             break
         if not done >> place & 1:
             left.append(place)
-            soonest = min(soonest, each.answered)
+            soonest = min(soonest, each.returned_at)
     yield from sorted(
-        (each for each in left if operations[each].asked <= soonest), key=lambda p: -operations[p].answered
+        (each for each in left if operations[each].called_at <= soonest), key=lambda p: -operations[p].returned_at
     )
 
 
-def _first_left(done: int) -> int:
+def _lowest_unset_bit(done: int) -> int:
     """Lowest bit that is not set."""
     return (~done & done + 1).bit_length() - 1

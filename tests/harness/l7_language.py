@@ -49,17 +49,17 @@ POOLS = {"TERMINATED_HTTPS": PoolProtocol.HTTP, "PROMETHEUS": PoolProtocol.HTTP}
 """Pool protocol by listener protocol, where the two differ."""
 
 
-def _said(words: Iterable[str]) -> dict[str, str]:
+def _parse_options(words: Iterable[str]) -> dict[str, str]:
     return {name: value for name, _, value in (word.partition("=") for word in words)}
 
 
 def pool_protocol(protocol: str, words: Iterable[str]) -> PoolProtocol:
-    said = _said(words)
+    said = _parse_options(words)
     return PoolProtocol(said["pool"]) if "pool" in said else POOLS.get(protocol) or PoolProtocol(protocol)
 
 
 def l7_listener(listener: Listener, words: list[str]) -> Listener:
-    said = _said(words)
+    said = _parse_options(words)
     known: dict[str, Any] = {}
     if "insert" in said or "hsts" in said:
         headers = tuple((name, "true") for name in said.get("insert", "").split("+") if name)
@@ -83,7 +83,7 @@ def l7_listener(listener: Listener, words: list[str]) -> Listener:
 
 
 def l7_pool(pool: Pool, words: list[str]) -> Pool:
-    said = _said(words)
+    said = _parse_options(words)
     if "HTTP_COOKIE" in said:
         pool = replace(pool, persistence=HttpCookiePersistence())
     if "APP_COOKIE" in said:

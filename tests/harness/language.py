@@ -89,24 +89,24 @@ from fairlead.model.documents.hosts import Host, HostPrefix
 from fairlead.model.documents.loadbalancer import (
     HTTP_MONITORS,
     Algorithm,
-    Described,
+    DeclarativeSpec,
     DownMember,
+    ExternalService,
     HealthMonitor,
     HttpMonitor,
-    Kept,
     Listener,
     ListenerProtocol,
     LoadBalancer,
     Locality,
     Member,
+    MigrationStage,
     MonitorType,
-    Parted,
     PlainMonitor,
     Pool,
+    RemovedMember,
     SourceIpPersistence,
-    Takeover,
+    SpecPurpose,
     Transport,
-    Use,
     Vip,
     find_pool,
 )
@@ -130,34 +130,34 @@ from fairlead.model.documents.owner import Kind, Owner
 from fairlead.model.documents.port_ranges import PortRange, Ports, TargetPort
 from fairlead.model.documents.proxy_place import proxy_device
 from fairlead.model.documents.unmanaged import (
-    PROXY_OWNER,
-    ForeignFloatingIP,
-    ForeignNetwork,
-    ForeignPort,
-    ForeignRouter,
+    PROXY_DEVICE_OWNER,
+    UnmanagedFloatingIP,
+    UnmanagedNetwork,
+    UnmanagedPort,
+    UnmanagedRouter,
     Writer,
 )
-from fairlead.model.queries.probes import cover_port_id, probe_port_id
+from fairlead.model.queries.probes import delegate_port_id, probe_port_id
 from fairlead.model.queries.proxies import proxy_port_id
-from fairlead.model.queries.unmanaged_probe_ports import DEVICE
+from fairlead.model.queries.unmanaged_probe_ports import PROBE_DEVICE_PREFIX
 from fairlead.model.registry.kinds import owner_of
 from fairlead.model.snapshot import Aggregate
 from harness.l7_language import l7_listener, l7_pool, pool_protocol, with_policy
-from harness.native_language import DRAINED, MOVING, smallest_table, with_moved
+from harness.native_language import DRAINED, TRANSITION, smallest_table, with_previous_owners
 from harness.pools import with_members
 
-BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
-COMMON = {"project_id": "demo", "created_at": BEGINNING}
+CREATED_AT = datetime(2026, 1, 1, tzinfo=UTC)
+COMMON = {"project_id": "demo", "created_at": CREATED_AT}
 LISTENER = re.compile(r"^(\w+):(\d[\d+-]*|)(?:\{([^}]*)\})?(?:=(.*))?$")
 MEMBER = re.compile(r"^(\w+)/(\[[^]]+\]|[\d.]+)(?::(\d[\d+-]*))?(?:@(\[[^]]+\]|[\d.]+):(\d+))?(?:\*(\d+))?(~?)(!?)$")
 
 LOCALITIES = {"near": Locality.CHASSIS, "near=zone": Locality.ZONE}
 
 FOREIGN_CLASSES: dict[type, Any] = {
-    Network: ForeignNetwork,
-    Router: ForeignRouter,
-    Port: ForeignPort,
-    FloatingIP: ForeignFloatingIP,
+    Network: UnmanagedNetwork,
+    Router: UnmanagedRouter,
+    Port: UnmanagedPort,
+    FloatingIP: UnmanagedFloatingIP,
 }
 
 Documents = dict[Owner, Aggregate]
@@ -263,7 +263,7 @@ def parse_model(text: str, before: Documents) -> tuple[Documents, dict[str, froz
 
 def _is_on_foreign(documents: Documents, document: Aggregate) -> bool:
     return isinstance(document, Port) and isinstance(
-        documents.get(Owner(Kind.NETWORK, document.network_id)), ForeignNetwork
+        documents.get(Owner(Kind.NETWORK, document.network_id)), UnmanagedNetwork
     )
 
 
@@ -272,7 +272,7 @@ def _foreign(document: Aggregate) -> Aggregate:
     values = {field.name: getattr(document, field.name) for field in fields(document)}
     row = str(uuid5(NAMESPACE_DNS, values["id"]))
     if isinstance(document, Port) and document.use is PortUse.PROXY:
-        values |= {"device_id": proxy_device(document.network_id, document.host), "device_owner": PROXY_OWNER}
+        values |= {"device_id": proxy_device(document.network_id, document.host), "device_owner": PROXY_DEVICE_OWNER}
     name = values["id"] if isinstance(document, Port) else f"neutron-{values['id']}"
     return FOREIGN_CLASSES[type(document)](**values, row=f"{name}@{row}", writer=Writer.NEUTRON)
 
@@ -321,7 +321,7 @@ def _host(name: str, number: str, *words: str) -> Host:
         addresses=tuple(parse_address(word) for word in words if "/" not in word and word not in DRAINED),
         prefixes=tuple(HostPrefix(cidr=parse_network(cidr), project_id=whose or None) for cidr, _, whose in prefixes),
         draining="draining" in words,
-        returning_until=MOVING.until if "returning" in words else None,
+        returning_until=TRANSITION.expires_at if "returning" in words else None,
     )
 
 
@@ -347,18 +347,18 @@ def _router(documents: Documents, name: str, *words: str) -> Iterator[Aggregate]
                 enable_snat="no-snat" not in words,
                 enable_snat_ipv6="snat6" in words,
             )
-            yield _held(documents, gateway.port_id, network_id, value, PortUse.ROUTER_GATEWAY, name)
+            yield _owned_port(documents, gateway.port_id, network_id, value, PortUse.ROUTER_GATEWAY, name)
             continue
         if key == "route":
             destination, _, nexthop = value.partition(":")
             routes.append(Route(destination=parse_network(destination), nexthop=parse_address(nexthop)))
         elif key not in ("disabled", "no-snat", "snat6"):
-            yield _held(documents, f"{name}-{key}", key, value, PortUse.ROUTER_INTERFACE, name)
+            yield _owned_port(documents, f"{name}-{key}", key, value, PortUse.ROUTER_INTERFACE, name)
     enabled = "disabled" not in words
     yield Router(id=name, routes=tuple(routes), admin_state_up=enabled, gateway=gateway, **COMMON)
 
 
-def _held(documents: Documents, identity: str, network: str, addresses: str, owner: str, device: str) -> Port:
+def _owned_port(documents: Documents, identity: str, network: str, addresses: str, owner: str, device: str) -> Port:
     """A port that belongs to a router or a floating IP; `gateway:public=` is one without an address."""
     return Port(
         id=identity,
@@ -377,7 +377,7 @@ def _floating_ip(documents: Documents, name: str, where: str, target: str = "") 
     network_id, _, address = where.partition("=")
     router_id, _, place = target.partition("=")
     port_id, _, fixed = place.partition(":")
-    yield _held(documents, f"{name}-{network_id}", network_id, address, PortUse.FLOATING_IP, name)
+    yield _owned_port(documents, f"{name}-{network_id}", network_id, address, PortUse.FLOATING_IP, name)
     yield FloatingIP(
         id=name,
         network_id=network_id,
@@ -401,7 +401,7 @@ def _local_ip(documents: Documents, name: str, network: str, address: str, *word
     port_id = next((word.removeprefix("port=") for word in words if word.startswith("port=")), None)
     if port_id is None:
         port_id = f"{name}-{network}"
-        yield _held(documents, port_id, network, address, PortUse.LOCAL_IP, name)
+        yield _owned_port(documents, port_id, network, address, PortUse.LOCAL_IP, name)
     yield LocalIP(
         id=name,
         network_id=network,
@@ -419,10 +419,10 @@ def _local_ip(documents: Documents, name: str, network: str, address: str, *word
 
 def _replica_monitor(text: str) -> ReplicaMonitor:
     kind, *words = text.split("+")
-    return ReplicaMonitor(type=MonitorType(kind), **{key: int(value) for key, _, value in _pairs(words)})
+    return ReplicaMonitor(type=MonitorType(kind), **{key: int(value) for key, _, value in _parse_replicas(words)})
 
 
-def _pairs(words: list[str]) -> Iterator[tuple[str, str, str]]:
+def _parse_replicas(words: list[str]) -> Iterator[tuple[str, str, str]]:
     return (word.partition("=") for word in words)
 
 
@@ -430,7 +430,7 @@ def _association(documents: Documents, version: int, text: str) -> Association:
     port_id, _, address = text.partition("/")
     port = next(item for item in documents.values() if isinstance(item, Port) and item.id == port_id)
     fixed = next(fixed.address for fixed in port.fixed_ips if fixed.address.version == version)
-    return Association(port_id=port_id, address=parse_address(address) if address else fixed, created_at=BEGINNING)
+    return Association(port_id=port_id, address=parse_address(address) if address else fixed, created_at=CREATED_AT)
 
 
 def _known_balancer(documents: Documents, owner: Owner) -> LoadBalancer:
@@ -446,15 +446,15 @@ def _proxy(documents: Documents, chassis: str, network: str, *words: str) -> Por
     addresses = [word for word in words if "=" not in word]
     name = f"{where}/{guest}" if guest else where
     identity = proxy_port_id(name, chassis)
-    held = _held(documents, identity, network, ",".join(addresses), PortUse.PROXY, where)
+    held = _owned_port(documents, identity, network, ",".join(addresses), PortUse.PROXY, where)
     known = documents[Owner(Kind.ROUTER if where != network else Kind.NETWORK, where)]
     mac = _mac(f"{chassis}{name}" if name != network else chassis)
     return replace(held, host=chassis, mac_address=mac, project_id=guest or known.project_id)
 
 
-def _kept(words: list[str]) -> Kept | None:
-    takeover = next((each for each in Takeover if each in words), None)
-    return Kept(made_port=True, takeover=takeover) if takeover is not None or "given" in words else None
+def _parse_persistence(words: list[str]) -> ExternalService | None:
+    takeover = next((each for each in MigrationStage if each in words), None)
+    return ExternalService(made_port=True, takeover=takeover) if takeover is not None or "given" in words else None
 
 
 def _port(documents: Documents, name: str, network: str, *words: str) -> Port:
@@ -475,12 +475,12 @@ def _port(documents: Documents, name: str, network: str, *words: str) -> Port:
 def _probes(documents: Documents, network: str, address: str, *, covers: bool = False) -> Port:
     fixed = _fixed(documents, network, parse_address(address))
     return Port(
-        id=(cover_port_id if covers else probe_port_id)(fixed.subnet_id),
+        id=(delegate_port_id if covers else probe_port_id)(fixed.subnet_id),
         network_id=network,
         mac_address=_mac(f"{'c' if covers else 'p'}{network}"),
         fixed_ips=(fixed,),
         device_owner=PortUse.PROBE.value,
-        device_id=f"{DEVICE}{network}",
+        device_id=f"{PROBE_DEVICE_PREFIX}{network}",
         **COMMON,
     )
 
@@ -514,16 +514,16 @@ def _balancer(documents: Documents, before: Documents, name: str, words: list[st
         listeners=tuple(listener for listener, _ in parts),
         pools=tuple(pool for _, pool in parts if pool is not None),
         router_id=options.get("at"),
-        kept=_kept(words),
-        described=next((_described(word[4:]) for word in words if word.startswith("for=")), None),
-        parted=tuple(_parted(word[7:]) for word in words if word.startswith("parted=")),
+        kept=_parse_persistence(words),
+        described=next((_declared_name(word[4:]) for word in words if word.startswith("for=")), None),
+        parted=tuple(_parse_draining(word[7:]) for word in words if word.startswith("parted=")),
         **COMMON,
     )
-    yield with_moved(old, balancer)
+    yield with_previous_owners(old, balancer)
 
 
-def _described(network: str) -> Described:
-    return Described(network_id=network, use=Use.LOAD_BALANCER)
+def _declared_name(network: str) -> DeclarativeSpec:
+    return DeclarativeSpec(network_id=network, use=SpecPurpose.LOAD_BALANCER)
 
 
 def _health_key(balancer: str, word: str) -> HealthKey:
@@ -531,11 +531,11 @@ def _health_key(balancer: str, word: str) -> HealthKey:
     return (f"{balancer}-{name}", int(port)) if port else f"{balancer}-{name}"
 
 
-def _parted(text: str) -> Parted:
+def _parse_draining(text: str) -> RemovedMember:
     transport, _, endpoint = text.partition("/")
     address, _, port = endpoint.rpartition(":")
     until = datetime(2026, 1, 2, tzinfo=UTC)
-    return Parted(
+    return RemovedMember(
         transport=Transport(transport), address=parse_address(address.strip("[]")), port=int(port), until=until
     )
 

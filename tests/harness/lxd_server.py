@@ -13,20 +13,20 @@ from typing import Any
 
 from fairlead.api import lxd as door
 from fairlead.api.app import make_app
-from fairlead.api.http.authentication import anybody
+from fairlead.api.http.authentication import authenticate_as_admin
 from fairlead.config.options import Configuration, LxdOptions, ServerOptions, StoreOptions
 from fairlead.server.listening import Secrets, listen
 from fairlead.server.lxd import LxdServer
 from fairlead.server.nodes import NodesServer
-from harness.api import Inside, inside, kept_by
+from harness.api import InProcessServer, dataplanes_with, in_process_server
 from harness.front_ends.lxd_keys import make_certificate
 from harness.ports import free_port, is_listening
 from harness.waiting import eventually
 
 
 @dataclass
-class Served:
-    place: Inside
+class LxdListener:
+    server: InProcessServer
     port: int
     socket: Path
     lxd: LxdServer
@@ -43,13 +43,13 @@ class Served:
         own = (local_address, 0)
         return await asyncio.open_connection("127.0.0.1", self.port, ssl=context, local_addr=own)
 
-    async def ask(
+    async def request(
         self, method: str, path: str, body: Any = None, identity: Path | None = None, **more: Any
     ) -> tuple[int, Any]:
         reader, writer = await self.connect(identity, **more)
         return await exchange(reader, writer, method, path, body)
 
-    async def ask_socket(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+    async def request_on_socket(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
         reader, writer = await asyncio.open_unix_connection(self.socket)
         return await exchange(reader, writer, method, path, body)
 
@@ -67,7 +67,7 @@ async def exchange(
 
 
 @asynccontextmanager
-async def served(folder: Path, **options: str) -> AsyncIterator[Served]:
+async def served(folder: Path, **options: str) -> AsyncIterator[LxdListener]:
     port = free_port()
     path = folder / "unix.socket"
     configuration = Configuration(
@@ -76,15 +76,15 @@ async def served(folder: Path, **options: str) -> AsyncIterator[Served]:
         lxd=LxdOptions(socket=f"unix:{path}", listen=f"127.0.0.1:{port}", **options),
     )
     own = LxdServer(configuration)
-    async with inside(door.make_door, folder, "/1.0") as place:
-        services = replace(place.services, reachable=own.reachable)
-        apps = make_app(services, kept_by(place.reconciler), anybody)
+    async with in_process_server(door.make_front_end, folder, "/1.0") as place:
+        services = replace(place.services, client_endpoint=own.reachable)
+        apps = make_app(services, dataplanes_with(place.reconciler), authenticate_as_admin)
         nodes = NodesServer(configuration)
-        secrets = Secrets(authenticate=anybody, lxd=own, nodes=nodes, renew_store=place.store.renew)
+        secrets = Secrets(authenticate=authenticate_as_admin, lxd=own, nodes=nodes, renew_store=place.store.renew)
         listening = asyncio.create_task(listen(apps, configuration, secrets))
         await eventually(lambda: is_listening(port) or listening.done())  # true when the last socket listens
         assert not listening.done(), listening.result()
-        yield Served(place, port, path, own)
+        yield LxdListener(place, port, path, own)
         listening.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await listening

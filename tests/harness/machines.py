@@ -13,25 +13,25 @@ from typing import Any
 
 from fairlead.dataplane.rows import Rows
 from fairlead.model.documents.loadbalancer import Listener, Member, Pool
-from harness.proxied import Running, member, rows_of, running, view
+from harness.proxied import RunningProxy, member, rows_of, running, view
 from harness.waiting import DEADLINE
 
 
 @dataclass
-class Machine:
+class RecordingMember:
     """A member that answers with its name and records the request headers."""
 
     name: str
     port: int
-    seen: list[dict[str, str]] = field(default_factory=list)
-    names: list[str | None] = field(default_factory=list)
+    received_headers: list[dict[str, str]] = field(default_factory=list)
+    received_server_names: list[str | None] = field(default_factory=list)
     """Server names that clients sent (SNI), one per connection."""
 
 
 @contextmanager
 def machine(
     name: str, *, cookie: str = "", family: socket.AddressFamily = socket.AF_INET, tls: str = "", host: str = ""
-) -> Iterator[Machine]:
+) -> Iterator[RecordingMember]:
     """Run a member, by default on a loopback address."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -39,7 +39,7 @@ def machine(
         disable_nagle_algorithm = True  # otherwise a body waits 40 ms for the ACK of the head
 
         def do_GET(self) -> None:
-            it.seen.append({name.title(): text for name, text in self.headers.items()})
+            it.received_headers.append({name.title(): text for name, text in self.headers.items()})
             self.send_response(200)
             if cookie:
                 self.send_header("Set-Cookie", cookie)
@@ -62,9 +62,9 @@ def machine(
         if tls:
             context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
             context.load_cert_chain(tls)
-            context.sni_callback = lambda _, name, __: it.names.append(name)
+            context.sni_callback = lambda _, name, __: it.received_server_names.append(name)
             server.socket = context.wrap_socket(server.socket, server_side=True)
-        it = Machine(name, server.server_address[1])
+        it = RecordingMember(name, server.server_address[1])
         thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
         thread.start()
         try:
@@ -74,16 +74,16 @@ def machine(
 
 
 @contextmanager
-def machines(*names: str, **known: Any) -> Iterator[list[Machine]]:
+def machines(*names: str, **known: Any) -> Iterator[list[RecordingMember]]:
     with ExitStack() as stack:
         yield [stack.enter_context(machine(name, **known)) for name in names]
 
 
-def as_member(found: Machine, **known: Any) -> Member:
+def as_member(found: RecordingMember, **known: Any) -> Member:
     return member(found.name, found.port, **known)
 
 
-def ask(port: int, path: str = "/", *, host: str = "127.0.0.1", **headers: str) -> tuple[int, str, HTTPResponse]:
+def request(port: int, path: str = "/", *, host: str = "127.0.0.1", **headers: str) -> tuple[int, str, HTTPResponse]:
     connection = HTTPConnection(host, port, timeout=DEADLINE)
     try:
         connection.request("GET", path, headers={name.replace("_", "-"): text for name, text in headers.items()})
@@ -94,31 +94,31 @@ def ask(port: int, path: str = "/", *, host: str = "127.0.0.1", **headers: str) 
 
 
 def names(port: int, times: int = 8, **known: Any) -> list[str]:
-    return [ask(port, **known)[1] for _ in range(times)]
+    return [request(port, **known)[1] for _ in range(times)]
 
 
 @contextmanager
-def served(one: Listener, *pools: Pool, **known: Any) -> Iterator[tuple[Running, Rows]]:
+def served(one: Listener, *pools: Pool, **known: Any) -> Iterator[tuple[RunningProxy, Rows]]:
     rows = rows_of(view([one], pools, **known))
     with running(rows) as proxy:
         yield proxy, rows
 
 
-class Greeted(socketserver.ThreadingTCPServer):
+class HexEchoServer(socketserver.ThreadingTCPServer):
     """TCP server that answers with the bytes it receives, as hexadecimal digits, and keeps the connection open."""
 
     daemon_threads, allow_reuse_address = True, True
 
 
 @contextmanager
-def greeted() -> Iterator[int]:
+def hex_echo_server() -> Iterator[int]:
     class Handler(socketserver.BaseRequestHandler):
         def handle(self) -> None:
             with suppress(OSError):
                 while text := self.request.recv(100):
                     self.request.sendall(text.hex().encode())
 
-    with Greeted(("127.0.0.1", 0), Handler) as server:
+    with HexEchoServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         yield server.server_address[1]
         server.shutdown()

@@ -12,23 +12,23 @@ are given with the project, `serves h1 pool/demo 2000`, and the routed addresses
 
 from datetime import UTC, datetime
 
-from fairlead.model.documents.apportionment import LARGEST, SMALLEST
+from fairlead.model.documents.apportionment import MAX_SLOTS, MIN_SLOTS
 from fairlead.model.documents.loadbalancer import LoadBalancer
-from fairlead.model.documents.previous_slot_owners import Transition, remember_moved
-from fairlead.runtime.steps import at_once
+from fairlead.model.documents.previous_slot_owners import Transition, record_moved_slots
+from fairlead.runtime.steps import run_to_completion
 
 NATIVE = "native"
 DRAINED = "draining", "returning"
-MOVING = Transition(now=datetime(2026, 1, 1, tzinfo=UTC), until=datetime(2026, 1, 2, tzinfo=UTC))
+TRANSITION = Transition(now=datetime(2026, 1, 1, tzinfo=UTC), expires_at=datetime(2026, 1, 2, tzinfo=UTC))
 
 
 def smallest_table(provider: str) -> int:
     """Number of slots of a new pool of this provider."""
-    return LARGEST if provider == NATIVE else SMALLEST
+    return MAX_SLOTS if provider == NATIVE else MIN_SLOTS
 
 
-def with_moved(old: LoadBalancer | None, balancer: LoadBalancer) -> LoadBalancer:
+def with_previous_owners(old: LoadBalancer | None, balancer: LoadBalancer) -> LoadBalancer:
     """Load balancer as a write stores it, with the previous owners of moved slots."""
     if old is None or balancer.provider != NATIVE:
         return balancer
-    return at_once(remember_moved(old, balancer, frozenset(), MOVING))
+    return run_to_completion(record_moved_slots(old, balancer, frozenset(), TRANSITION))

@@ -4,12 +4,12 @@ from ipaddress import ip_address
 
 from fairlead.model.queries.neighbours import Neighbour
 
-VIRTUAL, OWNERS = "0e:00:00:00:00:01", "02:00:00:00:00:c8"
+VIRTUAL_MAC, OWNER_MAC = "0e:00:00:00:00:01", "02:00:00:00:00:c8"
 
 
 def local_ip(address: str = "10.0.0.200", unheard: tuple[str, ...] = ()) -> Neighbour:
-    return Neighbour(address=ip_address(address), mac=VIRTUAL, lasting=True, unheard=unheard)
+    return Neighbour(address=ip_address(address), mac=VIRTUAL_MAC, lasting=True, unheard=unheard)
 
 
 def ordinary(address: str = "10.0.0.200", unheard: tuple[str, ...] = ()) -> Neighbour:
-    return Neighbour(address=ip_address(address), mac=OWNERS, lasting=False, unheard=unheard)
+    return Neighbour(address=ip_address(address), mac=OWNER_MAC, lasting=False, unheard=unheard)

@@ -10,22 +10,22 @@ from uuid import UUID, uuid5
 
 from fairlead.drivers.ovsdb.values import Json, encode_map
 
-NAMES = UUID(int=0)
+UUID_NAMESPACE = UUID(int=0)
 METADATA = "network:distributed"
 INTERFACE, GATEWAY = "network:router_interface", "network:router_gateway"
 
 
-def an_id(name: str) -> str:
-    return str(uuid5(NAMES, name))
+def uuid_of(name: str) -> str:
+    return str(uuid5(UUID_NAMESPACE, name))
 
 
 def _row(*parts: str) -> str:
     """Name of a row inside a transaction: an <id> (RFC 7047, section 3.1)."""
-    return f"row_{an_id('/'.join(parts)).replace('-', '_')}"
+    return f"row_{uuid_of('/'.join(parts)).replace('-', '_')}"
 
 
 def mac_of(name: str) -> str:
-    number = UUID(an_id(name)).int
+    number = UUID(uuid_of(name)).int
     return "fa:16:3e:" + ":".join(f"{number >> shift & 255:02x}" for shift in (16, 8, 0))
 
 
@@ -38,7 +38,7 @@ def add_to(table: str, name: str, column: str, new: str) -> Json:
     return {"op": "mutate", "table": table, "where": [["name", "==", name]], "mutations": mutations}
 
 
-def words(table: str, name: str, **changed: str) -> Json:
+def external_ids_mutation(table: str, name: str, **changed: str) -> Json:
     """Mutation that sets external_ids. Each keyword is the key without its prefix `neutron:`."""
     pairs = {f"neutron:{word}": text for word, text in changed.items()}
     mutations = [["external_ids", "delete", ["set", sorted(pairs)]], ["external_ids", "insert", encode_map(pairs)]]
@@ -53,13 +53,13 @@ def delete(table: str, column: str, value: Json) -> Json:
     return {"op": "delete", "table": table, "where": [[column, "==", value]]}
 
 
-def remove_held(table: str, holder: str, column: str, uuid: str) -> Json:
+def delete_referenced(table: str, holder: str, column: str, uuid: str) -> Json:
     mutations = [[column, "delete", ["set", [["uuid", uuid]]]]]
     return {"op": "mutate", "table": table, "where": [["name", "==", holder]], "mutations": mutations}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Net:
+class NeutronNetwork:
     """A network of Neutron, and the operations that write it."""
 
     name: str
@@ -72,13 +72,13 @@ class Net:
 
     @property
     def id(self) -> str:
-        return an_id(f"net-{self.name}")
+        return uuid_of(f"net-{self.name}")
 
     @property
     def switch(self) -> str:
         return f"neutron-{self.id}"
 
-    def make(self) -> Iterator[Json]:
+    def create(self) -> Iterator[Json]:
         kind = "geneve" if not self.physnet else "flat" if self.vlan is None else "vlan"
         external_ids = {
             "neutron:availability_zone_hints": "",
@@ -97,15 +97,15 @@ class Net:
         row = {"name": self.switch, "external_ids": encode_map(external_ids), "other_config": encode_map(other_config)}
         yield insert("Logical_Switch", row)
         if self.physnet:
-            yield from self._wire()
+            yield from self._localnet_port()
         if self.metadata:
             yield from self.port(
                 "meta", project=self.project, owner=METADATA, device=f"ovnmeta-{self.id}", kind="localport"
             )
 
-    def _wire(self) -> Iterator[Json]:
+    def _localnet_port(self) -> Iterator[Json]:
         row = {
-            "name": f"provnet-{an_id(f'segment-{self.name}')}",
+            "name": f"provnet-{uuid_of(f'segment-{self.name}')}",
             "type": "localnet",
             "addresses": "unknown",
             "external_ids": encode_map({"neutron:provnet-physical-network": self.physnet}),
@@ -133,10 +133,10 @@ class Net:
         return insert("DHCP_Options", row)
 
     def subnet_id(self, cidr: str) -> str:
-        return an_id(f"subnet-{self.name}-{cidr}")
+        return uuid_of(f"subnet-{self.name}-{cidr}")
 
     def port_id(self, name: str) -> str:
-        return an_id(f"port-{self.name}-{name}")
+        return uuid_of(f"port-{self.name}-{name}")
 
     def port(
         self,
@@ -164,7 +164,7 @@ class Net:
             "neutron:port_name": name,
             "neutron:project_id": project,
             "neutron:revision_number": "1",
-            "neutron:security_group_ids": an_id("default"),
+            "neutron:security_group_ids": uuid_of("default"),
             "neutron:subnet_pool_addr_scope4": "",
             "neutron:subnet_pool_addr_scope6": "",
             "neutron:vnic_type": "normal",
@@ -184,8 +184,8 @@ class Net:
         yield insert("Logical_Switch_Port", row, _row("port", self.name, name))
         yield add_to("Logical_Switch", self.switch, "ports", _row("port", self.name, name))
 
-    def unport(self, name: str) -> Iterator[Json]:
-        """Delete a port by its name. `remove_held` removes one by the UUID of its row."""
+    def delete_port(self, name: str) -> Iterator[Json]:
+        """Delete a port by its name. `delete_referenced` removes one by the UUID of its row."""
         yield delete("Logical_Switch_Port", "name", self.port_id(name))
 
     def options(self, cidr: str, **changed: str) -> Json:
@@ -194,19 +194,19 @@ class Net:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rtr:
+class NeutronRouter:
     name: str
     project: str = "a"
 
     @property
     def id(self) -> str:
-        return an_id(f"router-{self.name}")
+        return uuid_of(f"router-{self.name}")
 
     @property
     def row(self) -> str:
         return f"neutron-{self.id}"
 
-    def make(self) -> Iterator[Json]:
+    def create(self) -> Iterator[Json]:
         external_ids = {
             "neutron:availability_zone_hints": "",
             "neutron:revision_number": "1",
@@ -221,10 +221,12 @@ class Rtr:
         }
         yield insert("Logical_Router", row)
 
-    def port_name(self, net: Net, *addresses: str) -> str:
+    def port_name(self, net: NeutronNetwork, *addresses: str) -> str:
         return f"{self.name}-{'-'.join(addresses)}"
 
-    def join(self, net: Net, *addresses: str, gateway: bool = False, attached: bool = True) -> Iterator[Json]:
+    def insert_port(
+        self, net: NeutronNetwork, *addresses: str, gateway: bool = False, attached: bool = True
+    ) -> Iterator[Json]:
         """Insert a router's port: first like any other port, then, when the router takes it (`attached`), both ends."""
         port = self.port_name(net, *addresses)
         port_id = net.port_id(port)
@@ -238,9 +240,9 @@ class Rtr:
             options={"router-port": f"lrp-{port_id}"} if attached else {},
         )
         if attached:
-            yield from self._end(net, addresses, gateway=gateway)
+            yield from self._both_ends(net, addresses, gateway=gateway)
 
-    def _end(self, net: Net, addresses: Sequence[str], *, gateway: bool) -> Iterator[Json]:
+    def _both_ends(self, net: NeutronNetwork, addresses: Sequence[str], *, gateway: bool) -> Iterator[Json]:
         port = self.port_name(net, *addresses)
         port_id = net.port_id(port)
         ids = [net.subnet_id(str(ip_interface(each).network)) for each in addresses]
@@ -261,13 +263,13 @@ class Rtr:
         yield insert("Logical_Router_Port", row, _row("end", port))
         yield add_to("Logical_Router", self.row, "ports", _row("end", port))
 
-    def attach(self, net: Net, *addresses: str, gateway: bool = False) -> Iterator[Json]:
+    def attach(self, net: NeutronNetwork, *addresses: str, gateway: bool = False) -> Iterator[Json]:
         port_id = net.port_id(self.port_name(net, *addresses))
-        yield from self._end(net, addresses, gateway=gateway)
+        yield from self._both_ends(net, addresses, gateway=gateway)
         options = encode_map({"router-port": f"lrp-{port_id}"})
         yield update("Logical_Switch_Port", port_id, type="router", addresses="router", options=options)
 
-    def default_route(self, net: Net, nexthop: str, cidr: str) -> Iterator[Json]:
+    def default_route(self, net: NeutronNetwork, nexthop: str, cidr: str) -> Iterator[Json]:
         external_ids = {
             "neutron:is_ext_gw": "true",
             "neutron:is_static_route": "true",
@@ -290,10 +292,10 @@ class Rtr:
         )
         yield add_to("Logical_Router", self.row, "nat", _row("snat", self.name))
 
-    def floating_ip(self, outside: str, net: Net, port_id: str, inside: str) -> Iterator[Json]:
+    def floating_ip(self, outside: str, net: NeutronNetwork, port_id: str, inside: str) -> Iterator[Json]:
         external_ids = {
             "neutron:fip_external_mac": mac_of(outside),
-            "neutron:fip_id": an_id(f"fip-{outside}"),
+            "neutron:fip_id": uuid_of(f"fip-{outside}"),
             "neutron:fip_network_id": net.id,
             "neutron:fip_port_id": port_id,
             "neutron:revision_number": "3",
@@ -338,7 +340,7 @@ def lxd(number: int = 9, brand: str = "lxd") -> Iterator[Json]:
     yield insert("Logical_Switch_Port", wire, "provider")
     yield add_to("Logical_Switch", outside, "ports", "provider")
     instance = {
-        "name": f"{prefix}-instance-{an_id('c1')}-eth0",
+        "name": f"{prefix}-instance-{uuid_of('c1')}-eth0",
         "addresses": "00:16:3e:00:00:02 dynamic",
         "dynamic_addresses": "00:16:3e:00:00:02 10.3.0.2 fd03::216:3eff:fe00:2",
         "external_ids": encode_map({f"{brand}_switch": inside, f"{brand}_location": "node2"}),

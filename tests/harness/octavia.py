@@ -15,12 +15,12 @@ from fairlead.model.documents.addresses import parse_address, parse_network
 from fairlead.model.documents.network import AllocationPool, Network, Subnet
 from fairlead.model.documents.quota import NO_LIMITS, Limits
 from fairlead.model.registry.changeset import Changes
-from harness.api import NOON, Inside, compile_owner, play
+from harness.api import NOON, InProcessServer, compile_owner, play
 
 ROOT = "/v2.0/lbaas"
 NET = "11111111-0000-4000-8000-000000000001"
 SUBNET = "22222222-0000-4000-8000-000000000001"
-NOBODY = "99999999-0000-4000-8000-000000000009"
+UNKNOWN_ID = "99999999-0000-4000-8000-000000000009"
 
 
 def network() -> Network:
@@ -33,26 +33,26 @@ def network() -> Network:
 
 def play_octavia(
     folder: Path,
-    story: Callable[[Inside], Awaitable[None]],
+    story: Callable[[InProcessServer], Awaitable[None]],
     limits: Limits = NO_LIMITS,
     compile_owner: Compile = compile_owner,
 ) -> None:
-    async def with_network(place: Inside) -> None:
+    async def with_network(place: InProcessServer) -> None:
         await place.model.write(lambda _: Changes(puts=(network(),)))
-        await place.rest()
+        await place.reconcile()
         await story(place)
 
     def make_door(services: Services) -> Starlette:
-        return octavia.make_door(replace(services, limits=limits))
+        return octavia.make_front_end(replace(services, limits=limits))
 
     play(make_door, folder, with_network, "/load-balancer", compile_owner)
 
 
-async def make(place: Inside, path: str, root: str, **attributes: Any) -> Any:
-    return (await place.good("POST", f"{ROOT}/{path}", {root: attributes}))[root]
+async def create(place: InProcessServer, path: str, root: str, **attributes: Any) -> Any:
+    return (await place.call_ok("POST", f"{ROOT}/{path}", {root: attributes}))[root]
 
 
-async def said(place: Inside, method: str, path: str, body: object = None) -> tuple[int, str]:
+async def error_of(place: InProcessServer, method: str, path: str, body: object = None) -> tuple[int, str]:
     """Status and faultstring of a call that must fail."""
     answer = await place.call(method, f"{ROOT}/{path}", body)
     assert answer.status_code >= 400, answer.text

@@ -83,7 +83,7 @@ def _rolled_over_with_sha1(folder: Path) -> str:
     return _leaf(folder, RSA, "new")
 
 
-SERVED: Mapping[str, Callable[[Path], str]] = {
+ACCEPTED: Mapping[str, Callable[[Path], str]] = {
     "RSA": _of_key(RSA),
     "P-256": _of_key(f"{CURVE}P-256"),
     "brainpool": _of_key(f"{CURVE}brainpoolP256r1"),
@@ -92,7 +92,7 @@ SERVED: Mapping[str, Callable[[Path], str]] = {
     "an intermediate of DSA with 2048 bits": _intermediate_of_dsa(2048),
 }
 """Certificates that HAProxy loads and clients accept."""
-REFUSED: Mapping[str, tuple[Callable[[Path], str], str]] = {
+REJECTED: Mapping[str, tuple[Callable[[Path], str], str]] = {
     "RSA-PSS": (
         _of_key("genpkey -algorithm rsa-pss -pkeyopt rsa_keygen_bits:2048"),
         "the certificate has an RSA-PSS key, which HAProxy does not load; an RSA key (rsaEncryption) is served",

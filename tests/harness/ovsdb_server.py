@@ -15,9 +15,9 @@ from harness.waiting import DEADLINE, wait_until
 SERVER = Path("/usr/sbin/ovsdb-server")
 SCHEMA = Path("/usr/share/ovn/ovn-nb.ovsschema")
 DATABASE = "OVN_Northbound"
-QUICK = Timing(probe=DEADLINE, connect=2.0, first_pause=0.005, longest_pause=0.02)
+FAST_TIMING = Timing(probe=DEADLINE, connect=2.0, min_reconnect_interval=0.005, max_reconnect_interval=0.02)
 """Client timing: reconnect as soon as the server is back, and never time out on a busy server."""
-REASONS_OF_A_KILL = ("closed by the server", f"[Errno {errno.ECONNRESET}] {os.strerror(errno.ECONNRESET)}")
+KILL_ERRORS = ("closed by the server", f"[Errno {errno.ECONNRESET}] {os.strerror(errno.ECONNRESET)}")
 """Reasons for the end of a connection to a killed process.
 
 The kernel resets a connection with unread input (RFC 1122, section 4.2.2.13).
@@ -31,7 +31,7 @@ def require_ovsdb_server() -> None:
     pytest.fail(reason) if os.environ.get("CI") == "true" else pytest.skip(reason)
 
 
-class Server:
+class OvsdbServer:
     """One ovsdb-server process."""
 
     def __init__(self, folder: Path, *options: str) -> None:

@@ -3,10 +3,10 @@
 from dataclasses import replace
 from ipaddress import ip_network
 
-from fairlead.model.documents.apportionment import SMALLEST
+from fairlead.model.documents.apportionment import MIN_SLOTS
 from fairlead.model.documents.loadbalancer import Member, Pool
 from fairlead.model.documents.pool_slot_tables import with_slots
-from fairlead.runtime.steps import at_once
+from fairlead.runtime.steps import run_to_completion
 
 
 def upper_half(cidr: str) -> list[dict[str, str]]:
@@ -20,8 +20,8 @@ def upper_half(cidr: str) -> list[dict[str, str]]:
     return [{"start": str(middle), "end": str(network.broadcast_address - 1)}]
 
 
-def with_members(pool: Pool, members: tuple[Member, ...], smallest: int = SMALLEST) -> Pool:
+def with_members(pool: Pool, members: tuple[Member, ...], smallest: int = MIN_SLOTS) -> Pool:
     """Pool with these members, which have their ordinals, and with the slots that a write computes."""
     ordinals = (member.ordinal + 1 for member in members)
     numbered = replace(pool, members=members, next_ordinal=max([pool.next_ordinal, *ordinals]))
-    return at_once(with_slots(numbered, pool.members, smallest))
+    return run_to_completion(with_slots(numbered, pool.members, smallest))

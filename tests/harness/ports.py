@@ -6,7 +6,7 @@ from pathlib import Path
 
 PORTS = range(20_000, 30_000)
 """below Linux's range of ephemeral ports (ip(7), ip_local_port_range)"""
-_KEPT = dict[int, socket.socket]()
+_RESERVED = dict[int, socket.socket]()
 
 
 def free_port(host: str = "127.0.0.1") -> int:
@@ -18,19 +18,19 @@ def free_port(host: str = "127.0.0.1") -> int:
     (unix(7)).
     """
     for port in PORTS:
-        if port not in _KEPT and _is_kept(port) and _is_free(host, port):
+        if port not in _RESERVED and _is_reserved(port) and _is_free(host, port):
             return port
     raise AssertionError(f"all ports from {PORTS.start} to {PORTS.stop - 1} are taken")
 
 
-def _is_kept(port: int) -> bool:
+def _is_reserved(port: int) -> bool:
     kept = socket.socket(socket.AF_UNIX)
     try:
         kept.bind(f"\0fairlead-test-port-{port}")
     except OSError:
         kept.close()
         return False
-    _KEPT[port] = kept
+    _RESERVED[port] = kept
     return True
 
 

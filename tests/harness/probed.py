@@ -11,16 +11,16 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from fairlead.model.documents.addresses import parse_address
-from fairlead.model.documents.checks import Check, HttpCheck, PlainCheck, Rhythm, Target, Verdict
-from fairlead.model.documents.health import ASKED_OVER, Endpoint
+from fairlead.model.documents.checks import Check, HttpCheck, PlainCheck, ProbeSchedule, Target, Verdict
+from fairlead.model.documents.health import PROBE_TRANSPORTS, Endpoint
 from fairlead.model.documents.loadbalancer import MonitorType
-from fairlead.node.prober import STARVED, Prober
-from fairlead.node.tracker import Standing
-from harness.waiting import eventually, pause_loop, turns, wait_until
+from fairlead.node.prober import STARVED_REASON, Prober
+from fairlead.node.tracker import MemberState
+from harness.waiting import eventually, pause_loop, run_ready_tasks, wait_until
 
-PATIENCE = 1.0
+PROBE_TIMEOUT = 1.0
 """seconds in which a member has to answer"""
-RHYTHM = Rhythm(delay=1.25, timeout=PATIENCE, max_retries=1, max_retries_down=1)
+RHYTHM = ProbeSchedule(delay=1.25, timeout=PROBE_TIMEOUT, max_retries=1, max_retries_down=1)
 TCP, PING, HELLO, UDP = (
     PlainCheck(type=each)
     for each in (MonitorType.TCP, MonitorType.PING, MonitorType.TLS_HELLO, MonitorType.UDP_CONNECT)
@@ -38,20 +38,20 @@ def type_of(check: Check) -> MonitorType:
     return check.type
 
 
-def target(check: Check, port: int, version: int = 4, rhythm: Rhythm = RHYTHM) -> Target:
+def target(check: Check, port: int, version: int = 4, rhythm: ProbeSchedule = RHYTHM) -> Target:
     address = parse_address(HOSTS[version])
-    endpoint = Endpoint("vm1", address, port, ASKED_OVER[type_of(check)], "net1", "monitor")
-    return Target(endpoint=endpoint, check=check, rhythm=rhythm)
+    endpoint = Endpoint("vm1", address, port, PROBE_TRANSPORTS[type_of(check)], "net1", "monitor")
+    return Target(endpoint=endpoint, check=check, schedule=rhythm)
 
 
-async def probe(asked: Target, device: str = "lo") -> Standing:
+async def probe(asked: Target, device: str = "lo") -> MemberState:
     """Result of the first probe of the target."""
     return (await probe_all({"": asked}, device))[""]
 
 
-async def probe_all(asked: dict[Name, Target], device: str = "lo") -> dict[Name, Standing]:
+async def probe_all(asked: dict[Name, Target], device: str = "lo") -> dict[Name, MemberState]:
     async with probing(*asked.values(), device=device) as prober:
-        standings = prober.tracker.standings
+        standings = prober.tracker.states
         await eventually(standings.keys, is_enough={each.endpoint for each in asked.values()}.issubset)
         return {name: standings[each.endpoint] for name, each in asked.items()}
 
@@ -59,7 +59,7 @@ async def probe_all(asked: dict[Name, Target], device: str = "lo") -> dict[Name,
 @contextlib.asynccontextmanager
 async def probing(*targets: Target, device: str = "lo", **own: Any) -> AsyncIterator[Prober]:
     """Run a prober for these targets. `own` are attributes of the prober."""
-    prober = Prober(device=lambda _: device, **{"told": lambda _: None, **own})
+    prober = Prober(device=lambda _: device, **{"on_change": lambda _: None, **own})
     prober.change((), targets)
     running = asyncio.create_task(prober.run())
     try:
@@ -98,7 +98,7 @@ async def serving(
         for task in at_work:
             task.cancel()
         await asyncio.gather(*at_work, return_exceptions=True)
-        await turns()  # the last transports close
+        await run_ready_tasks()  # the last transports close
 
 
 def answering(octets: bytes) -> Serve:
@@ -110,56 +110,56 @@ def answering(octets: bytes) -> Serve:
     return serve
 
 
-async def nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def keep_silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     await reader.read()
 
 
-async def resets(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def reset_connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     await reader.read(1)
     writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     writer.transport.abort()
 
 
-async def drips(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def send_slowly(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     for octet in b"HTTP/1.1 200 OK":
         writer.write(bytes([octet]))
         await writer.drain()
-        await pause_loop(PATIENCE / 2)
+        await pause_loop(PROBE_TIMEOUT / 2)
 
 
-async def stammers(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def send_fragments(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     for part in (b"HT", b"TP/1.0 2", b"00 fine\r\n"):
         writer.write(part)
         await writer.drain()
         await pause_loop(0.02)
 
 
-async def alerts(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def send_tls_alert(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Send a TLS alert, as a server without a common version does (protocol_version, RFC 8446, section 6)."""
     await reader.read(1)
     writer.write(bytes([21, 3, 3, 0, 2, 2, 70]))
     await writer.drain()
 
 
-async def floods(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def send_endlessly(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     while True:
         writer.write(b"x" * 65536)
         await writer.drain()
 
 
-GOOD = answering(b"HTTP/1.1 200 OK\r\n\r\n")
-SLOW = f"no answer in {PATIENCE:g} s"
-BUSY = (Verdict.PENDING, STARVED)
+HTTP_OK = answering(b"HTTP/1.1 200 OK\r\n\r\n")
+SLOW = f"no answer in {PROBE_TIMEOUT:g} s"
+STARVED_OUTCOME = (Verdict.PENDING, STARVED_REASON)
 
 
-def outcome(standing: Standing) -> tuple[Verdict, str]:
+def outcome(standing: MemberState) -> tuple[Verdict, str]:
     """Verdict and error. The reason of a missed probe is included only while the verdict is PENDING."""
-    missed = standing.missed if standing.verdict is Verdict.PENDING else ""
+    missed = standing.void_reason if standing.verdict is Verdict.PENDING else ""
     return standing.verdict, standing.error or missed
 
 
 @dataclass(frozen=True)
-class Case:
+class ProbeCase:
     check: Check
     serve: Serve
     error: str = ""
@@ -167,37 +167,37 @@ class Case:
 
 
 CASES = {
-    "tcp right": Case(TCP, nothing),
-    "tcp resets later": Case(TCP, resets),
-    "tcp floods": Case(TCP, floods),
-    "http right": Case(HTTP, GOOD),
-    "http in parts": Case(HTTP, stammers),
-    "http wrong code": Case(HTTP, answering(b"HTTP/1.1 503 Service Unavailable\r\n\r\n"), "it answers 503"),
-    "http expected code": Case(replace(HTTP, codes=frozenset({503})), answering(b"HTTP/1.1 503 No\r\n\r\n")),
-    "http is no http": Case(HTTP, answering(b"SSH-2.0-OpenSSH_9.2p1\r\n"), "what it answers is no HTTP"),
-    "http code of four digits": Case(HTTP, answering(b"HTTP/1.1 2000 OK\r\n"), "what it answers is no HTTP"),
-    "http floods": Case(HTTP, floods, "what it answers is no HTTP"),
-    "http silent": Case(HTTP, nothing, SLOW),
-    "http drips": Case(HTTP, drips, SLOW),
-    "http resets": Case(HTTP, resets, "it resets the connection"),
-    "http ends": Case(HTTP, answering(b""), "it ended the connection before it answered"),
-    "http ends in the middle": Case(HTTP, answering(b"HTTP/1.1"), "its answer ends too soon"),
-    "https right": Case(HTTPS, GOOD, tls=True),
-    "https wrong code": Case(HTTPS, answering(b"HTTP/1.1 404 Not Found\r\n\r\n"), "it answers 404", tls=True),
-    "https is no tls": Case(HTTPS, floods, "TLS: wrong version number"),
-    "https silent": Case(HTTPS, nothing, SLOW),
-    "https silent after tls": Case(HTTPS, nothing, SLOW, tls=True),
-    "https ends": Case(HTTPS, answering(b""), "it ended the connection before it answered", tls=True),
-    "hello right, under a wrong name": Case(HELLO, nothing, tls=True),
-    "hello to no tls": Case(HELLO, floods, "what it answers is no TLS"),
-    "hello to a silent one": Case(HELLO, nothing, SLOW),
-    "hello to one that ends": Case(HELLO, resets, "it resets the connection"),
-    "hello gets an alert": Case(HELLO, alerts),
+    "tcp right": ProbeCase(TCP, keep_silent),
+    "tcp resets later": ProbeCase(TCP, reset_connection),
+    "tcp floods": ProbeCase(TCP, send_endlessly),
+    "http right": ProbeCase(HTTP, HTTP_OK),
+    "http in parts": ProbeCase(HTTP, send_fragments),
+    "http wrong code": ProbeCase(HTTP, answering(b"HTTP/1.1 503 Service Unavailable\r\n\r\n"), "it answers 503"),
+    "http expected code": ProbeCase(replace(HTTP, codes=frozenset({503})), answering(b"HTTP/1.1 503 No\r\n\r\n")),
+    "http is no http": ProbeCase(HTTP, answering(b"SSH-2.0-OpenSSH_9.2p1\r\n"), "what it answers is no HTTP"),
+    "http code of four digits": ProbeCase(HTTP, answering(b"HTTP/1.1 2000 OK\r\n"), "what it answers is no HTTP"),
+    "http floods": ProbeCase(HTTP, send_endlessly, "what it answers is no HTTP"),
+    "http silent": ProbeCase(HTTP, keep_silent, SLOW),
+    "http drips": ProbeCase(HTTP, send_slowly, SLOW),
+    "http resets": ProbeCase(HTTP, reset_connection, "it resets the connection"),
+    "http ends": ProbeCase(HTTP, answering(b""), "it ended the connection before it answered"),
+    "http ends in the middle": ProbeCase(HTTP, answering(b"HTTP/1.1"), "its answer ends too soon"),
+    "https right": ProbeCase(HTTPS, HTTP_OK, tls=True),
+    "https wrong code": ProbeCase(HTTPS, answering(b"HTTP/1.1 404 Not Found\r\n\r\n"), "it answers 404", tls=True),
+    "https is no tls": ProbeCase(HTTPS, send_endlessly, "TLS: wrong version number"),
+    "https silent": ProbeCase(HTTPS, keep_silent, SLOW),
+    "https silent after tls": ProbeCase(HTTPS, keep_silent, SLOW, tls=True),
+    "https ends": ProbeCase(HTTPS, answering(b""), "it ended the connection before it answered", tls=True),
+    "hello right, under a wrong name": ProbeCase(HELLO, keep_silent, tls=True),
+    "hello to no tls": ProbeCase(HELLO, send_endlessly, "what it answers is no TLS"),
+    "hello to a silent one": ProbeCase(HELLO, keep_silent, SLOW),
+    "hello to one that ends": ProbeCase(HELLO, reset_connection, "it resets the connection"),
+    "hello gets an alert": ProbeCase(HELLO, send_tls_alert),
 }
 
 
 @contextlib.contextmanager
-def full(version: int) -> Iterator[int]:
+def full_backlog(version: int) -> Iterator[int]:
     """A server with a full backlog: the kernel drops further connections."""
     family = socket.AF_INET6 if version == 6 else socket.AF_INET
     with contextlib.ExitStack() as stack:
@@ -212,7 +212,7 @@ def full(version: int) -> Iterator[int]:
 
 
 @contextlib.contextmanager
-def bound(version: int, kind: socket.SocketKind) -> Iterator[int]:
+def unanswered_port(version: int, kind: socket.SocketKind) -> Iterator[int]:
     """A port that refuses connections, or accepts datagrams without an answer."""
     with socket.socket(socket.AF_INET6 if version == 6 else socket.AF_INET, kind) as held:
         held.bind((HOSTS[version], 0))

@@ -44,17 +44,17 @@ from harness.waiting import DEADLINE, wait_until
 NGINX = shutil.which("nginx") or "/usr/sbin/nginx"
 needs_nginx = pytest.mark.skipif(not Path(NGINX).exists(), reason="nginx is not installed here")
 HOSTS = {4: "127.0.0.1", 6: "::1"}
-GREETED = frozenset({PoolProtocol.PROXY, PoolProtocol.PROXYV2})
-PROTOCOLS = (PoolProtocol.TCP, PoolProtocol.HTTP, PoolProtocol.HTTPS, *sorted(GREETED))
+PROXY_PROTOCOLS = frozenset({PoolProtocol.PROXY, PoolProtocol.PROXYV2})
+PROTOCOLS = (PoolProtocol.TCP, PoolProtocol.HTTP, PoolProtocol.HTTPS, *sorted(PROXY_PROTOCOLS))
 TYPES = (MonitorType.TCP, MonitorType.HTTP, MonitorType.HTTPS, MonitorType.TLS_HELLO)
-NOWHERE = 9
+UNROUTED_PORT = 9
 """The member's own port if it is probed at another one; nothing listens there."""
-ELSEWHERE = {4: "127.0.0.5", 6: "::5"}
+OTHER_ADDRESSES = {4: "127.0.0.5", 6: "::5"}
 """The member's own address if it is probed at another one, by IP version."""
 
 
 @dataclass(frozen=True, order=True)
-class Spoken:
+class RequiredProtocols:
     """Protocols that a server requires of every connection."""
 
     header: bool
@@ -62,10 +62,10 @@ class Spoken:
     tls: bool
 
 
-KINDS = tuple(Spoken(*each) for each in product((False, True), repeat=2))
+KINDS = tuple(RequiredProtocols(*each) for each in product((False, True), repeat=2))
 
 
-class Place(StrEnum):
+class ProbeLocation(StrEnum):
     """Where a member is probed."""
 
     MEMBER = "member"
@@ -77,12 +77,12 @@ class Place(StrEnum):
 
 
 @dataclass(frozen=True, order=True)
-class Cell:
+class ProbeCell:
     protocol: PoolProtocol
     tls_enabled: bool
     type: MonitorType
-    place: Place
-    server: Spoken
+    place: ProbeLocation
+    server: RequiredProtocols
     """Protocols that the server requires at the probed address and port."""
     version: int
 
@@ -96,29 +96,31 @@ class Cell:
         return " ".join([self.protocol, *tls, self.type, self.place])
 
     @property
-    def asked(self) -> Spoken:
+    def expected_protocols(self) -> RequiredProtocols:
         """Protocols that the probe has to use."""
-        at_member = self.place is Place.MEMBER
+        at_member = self.place is ProbeLocation.MEMBER
         by_type = self.type in (MonitorType.HTTPS, MonitorType.TLS_HELLO)
-        return Spoken(self.protocol in GREETED and at_member, by_type or (self.tls_enabled and at_member))
+        return RequiredProtocols(
+            self.protocol in PROXY_PROTOCOLS and at_member, by_type or (self.tls_enabled and at_member)
+        )
 
     @property
     def verdict(self) -> Verdict:
         """Expected verdict. A TCP monitor without TLS only connects, so it needs no answer."""
-        needs_no_answer = self.type is MonitorType.TCP and not self.asked.tls
-        return Verdict.UP if needs_no_answer or self.asked == self.server else Verdict.DOWN
+        needs_no_answer = self.type is MonitorType.TCP and not self.expected_protocols.tls
+        return Verdict.UP if needs_no_answer or self.expected_protocols == self.server else Verdict.DOWN
 
     @property
     def differs_from_amphora(self) -> bool:
         """Whether an amphora's verdict differs: its TLS-HELLO monitor only connects if the pool has no TLS."""
-        is_open = not (self.tls_enabled and self.place is Place.MEMBER)
+        is_open = not (self.tls_enabled and self.place is ProbeLocation.MEMBER)
         return self.type is MonitorType.TLS_HELLO and is_open and self.verdict is Verdict.DOWN
 
 
-CELLS = tuple(Cell(*each) for each in product(PROTOCOLS, (False, True), TYPES, Place, KINDS, HOSTS))
+CELLS = tuple(ProbeCell(*each) for each in product(PROTOCOLS, (False, True), TYPES, ProbeLocation, KINDS, HOSTS))
 
 
-Ports = Mapping[tuple[Spoken, int], int]
+Ports = Mapping[tuple[RequiredProtocols, int], int]
 
 
 def free_ports() -> Ports:
@@ -193,18 +195,18 @@ def _endpoint(host: str, port: int) -> str:
 # Probes as Fairlead makes them
 
 
-def cell_targets(cells: Iterable[Cell], ports: Ports) -> dict[Cell, Target]:
+def cell_targets(cells: Iterable[ProbeCell], ports: Ports) -> dict[ProbeCell, Target]:
     """Targets that the agent of the members' node derives from the model."""
     found = list(cells)
     snapshot = _snapshot(found, ports)
     made = {
-        (each.endpoint.asker, each.endpoint.address.version, each.endpoint.number): each
+        (each.endpoint.monitor_id, each.endpoint.address.version, each.endpoint.port): each
         for each in targets(snapshot, snapshot.load_balancers["web"])
     }
     return {each: made[f"{each.pool} monitor", each.version, ports[each.server, each.version]] for each in found}
 
 
-def _snapshot(cells: Sequence[Cell], ports: Ports) -> Snapshot:
+def _snapshot(cells: Sequence[ProbeCell], ports: Ports) -> Snapshot:
     members = defaultdict[str, list[Member]](list)
     for cell in cells:
         members[cell.pool].append(_member(cell, len(members[cell.pool]), ports))
@@ -218,7 +220,7 @@ def _snapshot(cells: Sequence[Cell], ports: Ports) -> Snapshot:
 _BALANCER = "web vip=127.0.0.10,::10 on=net1 provider=fairlead tcp:80{proxy=2000,limit=1}=-"
 
 
-def _pool(cell: Cell) -> Pool:
+def _pool(cell: ProbeCell) -> Pool:
     kind = HttpMonitor if cell.type in (MonitorType.HTTP, MonitorType.HTTPS) else PlainMonitor
     times = {"delay": 5, "timeout": 2, "max_retries": 1, "max_retries_down": 1}
     return Pool(
@@ -231,30 +233,30 @@ def _pool(cell: Cell) -> Pool:
     )
 
 
-def _member(cell: Cell, ordinal: int, ports: Ports) -> Member:
-    address, number = own_place(cell, ports)
+def _member(cell: ProbeCell, ordinal: int, ports: Ports) -> Member:
+    address, number = member_address(cell, ports)
     return Member(
         id=f"{cell.pool} {ordinal}",
         ordinal=ordinal,
         address=parse_address(address),
         port=number,
-        monitor_address=parse_address(HOSTS[cell.version]) if cell.place is Place.ADDRESS else None,
-        monitor_port=ports[cell.server, cell.version] if cell.place is Place.PORT else None,
+        monitor_address=parse_address(HOSTS[cell.version]) if cell.place is ProbeLocation.ADDRESS else None,
+        monitor_port=ports[cell.server, cell.version] if cell.place is ProbeLocation.PORT else None,
         **COMMON,
     )
 
 
-def own_place(cell: Cell, ports: Ports) -> tuple[str, int]:
+def member_address(cell: ProbeCell, ports: Ports) -> tuple[str, int]:
     """Address and port at which the member accepts connections."""
-    hosts = ELSEWHERE if cell.place is Place.ADDRESS else HOSTS
-    port = NOWHERE if cell.place is Place.PORT else ports[cell.server, cell.version]
+    hosts = OTHER_ADDRESSES if cell.place is ProbeLocation.ADDRESS else HOSTS
+    port = UNROUTED_PORT if cell.place is ProbeLocation.PORT else ports[cell.server, cell.version]
     return hosts[cell.version], port
 
 
 # Probes as Octavia's amphora makes them
 
 
-def amphora_verdicts(cells: Sequence[Cell], ports: Ports) -> dict[Cell, Verdict]:
+def amphora_verdicts(cells: Sequence[ProbeCell], ports: Ports) -> dict[ProbeCell, Verdict]:
     """Verdict of the amphora's HAProxy for each member after one check.
 
     The configuration is that of octavia 19.0.0, haproxy/combined_listeners/templates, `backend_macro` and
@@ -281,11 +283,11 @@ def amphora_verdicts(cells: Sequence[Cell], ports: Ports) -> dict[Cell, Verdict]
     return {cell: Verdict.UP if found[f"b{number}"] else Verdict.DOWN for number, cell in enumerate(cells)}
 
 
-def _backend(number: int, cell: Cell, ports: Ports) -> str:
+def _backend(number: int, cell: ProbeCell, ports: Ports) -> str:
     port = ports[cell.server, cell.version]
     monitored = {
-        Place.PORT: ("port", str(port)),
-        Place.ADDRESS: ("addr", "127.0.0.1" if cell.version == 4 else "[::1]"),
+        ProbeLocation.PORT: ("port", str(port)),
+        ProbeLocation.ADDRESS: ("addr", "127.0.0.1" if cell.version == 4 else "[::1]"),
     }
     asks = cell.type in (MonitorType.HTTP, MonitorType.HTTPS)
     request = "    option httpchk GET /\n    http-check expect rstatus 200\n" if asks else ""
@@ -296,7 +298,7 @@ def _backend(number: int, cell: Cell, ports: Ports) -> str:
         *(("ssl", "verify", "none", "sni", "ssl_fc_sni") if cell.tls_enabled else ()),
     ]
     mode = "http" if cell.protocol is PoolProtocol.HTTP else "tcp"
-    place = _endpoint(*own_place(cell, ports))
+    place = _endpoint(*member_address(cell, ports))
     return (
         f"backend b{number}\n    mode {mode}\n    timeout check 1m\n{request}    server s {place} {' '.join(words)}\n"
     )

@@ -15,9 +15,9 @@ from harness.story import parse_model
 def observe(snapshot: Snapshot, news: Mapping[Endpoint, Health | None]) -> tuple[Snapshot, tuple[Owner, ...]]:
     """The snapshot with the probe results, and the owners with a member that changed between up and down."""
     learned = with_facts(snapshot, HEALTH, news)
-    concerned = tuple(HEALTH.concerns(snapshot, learned, news))
+    concerned = tuple(HEALTH.affected_owners(snapshot, learned, news))
     after = HEALTH.derive(learned, concerned)
-    return after, HEALTH.differing(snapshot, after, concerned)
+    return after, HEALTH.filter_changed(snapshot, after, concerned)
 
 
 MODEL = """
@@ -31,7 +31,7 @@ api vip=10.0.0.20 on=net1 tcp:80{monitor=TCP+delay=9}=c/10.0.0.11:80 tcp:81=d/10
 FIRST = Endpoint("vm1", parse_address("10.0.0.11"), 80, Transport.TCP)
 SECOND = Endpoint("vm2", parse_address("10.0.0.12"), 80, Transport.TCP)
 SIX = Endpoint("vm1", parse_address("fd00::11"), 80, Transport.TCP)
-STRANGE = Endpoint("vm9", parse_address("10.0.0.11"), 80, Transport.TCP)
+UNKNOWN_ENDPOINT = Endpoint("vm9", parse_address("10.0.0.11"), 80, Transport.TCP)
 WEB, API = Owner(Kind.LOAD_BALANCER, "web"), Owner(Kind.LOAD_BALANCER, "api")
 
 

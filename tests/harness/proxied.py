@@ -15,7 +15,7 @@ from immutables import Map
 
 from fairlead.compilers.haproxy import HAPROXY
 from fairlead.dataplane.haproxy import Process
-from fairlead.dataplane.haproxy_text import CONFIGURATION, Held, Sockets, files
+from fairlead.dataplane.haproxy_text import CONFIGURATION, ProcessState, Sockets, render_files
 from fairlead.dataplane.rows import Rows
 from fairlead.model.documents.addresses import parse_address, parse_network
 from fairlead.model.documents.chassis import Chassis
@@ -100,18 +100,18 @@ def rows_of(snapshot: Snapshot) -> Rows:
     return {**HAPROXY.compile(snapshot, Owner(Kind.NETWORK, "net1")), **HAPROXY.compile(snapshot, WEB)}
 
 
-def written(rows: Rows, folder: Path, missing: Iterable[Any] = ()) -> Mapping[str, str]:
+def write_files(rows: Rows, folder: Path, missing: Iterable[Any] = ()) -> Mapping[str, str]:
     """Write the files of the only process to the folder, and return them."""
     process = next(row for row in rows.values() if isinstance(row, Process))
     sockets = Sockets(control=f"{folder}/control", peers=f"{folder}/peers")
-    texts = files(process, rows.values(), sockets, Held(missing=tuple(missing)))
+    texts = render_files(process, rows.values(), sockets, ProcessState(missing=tuple(missing)))
     for name, text in texts.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
     return texts
 
 
-def refusal(folder: Path) -> str:
+def validation_error(folder: Path) -> str:
     """HAProxy's error or warning for the configuration, or an empty string. With `-q` it would print nothing."""
     command = [PROGRAM, "-c", "-f", str(folder / CONFIGURATION)]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=DEADLINE)
@@ -119,11 +119,11 @@ def refusal(folder: Path) -> str:
 
 
 @dataclass
-class Running:
+class RunningProxy:
     folder: Path
     process: subprocess.Popen[bytes]
 
-    def tell(self, command: str) -> str:
+    def send_command(self, command: str) -> str:
         """Response of the runtime API to a command."""
         with socket.socket(socket.AF_UNIX) as client:
             client.connect(f"{self.folder}/control")
@@ -149,18 +149,18 @@ class Running:
 
 
 @contextlib.contextmanager
-def running(rows: Rows, prepared: Mapping[str, str] | None = None) -> Iterator[Running]:
+def running(rows: Rows, prepared: Mapping[str, str] | None = None) -> Iterator[RunningProxy]:
     """Run HAProxy with these rows. `prepared` are further files, such as secrets."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for path, text in (prepared or {}).items():
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             (folder / path).write_text(text)
-        written(rows, folder)
-        assert refusal(folder) == ""
-        it = Running(folder, subprocess.Popen([PROGRAM, "-db", "-q", "-f", str(folder / CONFIGURATION)]))
+        write_files(rows, folder)
+        assert validation_error(folder) == ""
+        it = RunningProxy(folder, subprocess.Popen([PROGRAM, "-db", "-q", "-f", str(folder / CONFIGURATION)]))
         try:
-            wait_until(lambda: it.tell("show info"), retry=(OSError,))
+            wait_until(lambda: it.send_command("show info"), retry=(OSError,))
             yield it
         finally:
             it.process.terminate()

@@ -1,4 +1,4 @@
-"""Rules for tests, checked on the syntax tree by `tests/test_rules.py`.
+"""Rules for tests, checked on the syntax tree by `tests/test_sdk_manages_l7_rules.py`.
 
 A test has no clock, no sleep, no waiting loop, no event loop run by hand, and no import from a test module.
 """
@@ -15,7 +15,7 @@ CLOCKS = frozenset({"monotonic", "perf_counter", "process_time", "thread_time"})
 CLOCKS |= {f"{name}_ns" for name in (*CLOCKS, "time")}
 MIN_TIMEOUT = 30  # seconds; a shorter timeout for a real program would depend on the speed of the machine
 
-MAY_LOOK_AT_A_CLOCK: Mapping[str, str] = {
+CLOCK_EXCEPTIONS: Mapping[str, str] = {
     "harness/waiting.py": "waits for real programs",
     "harness/virtual_clock.py": "replaces the clock",
     "harness/octavia_plugin/launch.py": "a program in Octavia's own Python: it repeats a request that SQLite refuses",
@@ -30,7 +30,7 @@ MAY_LOOK_AT_A_CLOCK: Mapping[str, str] = {
     "harness/siege/town.py": "measures requests for the table of `make siege`; no test asserts the times",
 }
 """Modules with the reason. Test modules are not allowed here."""
-MAY_RUN_A_LOOP: Mapping[str, str] = {
+LOOP_EXCEPTIONS: Mapping[str, str] = {
     "api/test_agents_that_hang_up.py": "runs the server on uvloop too",
     "test_subprocesses.py": "shows what is left when the loop has ended",
 }
@@ -54,7 +54,7 @@ def sources_of_tests() -> Iterator[tuple[str, ast.Module]]:
 
 def check_module(path: str, tree: ast.Module) -> Iterator[Finding]:
     """All findings in one module; `path` is relative to the folder of tests."""
-    may_wait = path in MAY_LOOK_AT_A_CLOCK
+    may_wait = path in CLOCK_EXCEPTIONS
     for node, is_virtual in _nodes(tree):
         texts = _imports(path, node)
         if not may_wait:
@@ -70,7 +70,7 @@ def _nodes(tree: ast.Module) -> Iterator[tuple[ast.stmt | ast.expr, bool]]:
     left: list[tuple[ast.AST, bool]] = [(tree, _is_virtual(_module_marks(tree)))]
     while left:
         node, is_virtual = left.pop()
-        if isinstance(node, _RULED):
+        if isinstance(node, _RULED_NODES):
             yield node, is_virtual
         elif isinstance(node, _WITH_DECORATORS):
             is_virtual = is_virtual or _is_virtual(node.decorator_list)
@@ -78,13 +78,13 @@ def _nodes(tree: ast.Module) -> Iterator[tuple[ast.stmt | ast.expr, bool]]:
             value = getattr(node, field, None)
             if type(value) is list:
                 left += [(each, is_virtual) for each in value if isinstance(each, ast.AST)]
-            elif isinstance(value, ast.AST) and not isinstance(value, _LEAVES):
+            elif isinstance(value, ast.AST) and not isinstance(value, _SKIPPED_NODES):
                 left.append((value, is_virtual))
 
 
-_RULED = (ast.Import, ast.ImportFrom, ast.Attribute, ast.Call, ast.While)
+_RULED_NODES = (ast.Import, ast.ImportFrom, ast.Attribute, ast.Call, ast.While)
 _WITH_DECORATORS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-_LEAVES = (ast.Name, ast.Constant, ast.expr_context, ast.operator)
+_SKIPPED_NODES = (ast.Name, ast.Constant, ast.expr_context, ast.operator)
 
 
 @cache
@@ -134,7 +134,7 @@ def _texts(path: str, node: ast.AST, is_virtual: bool) -> Iterator[str]:
         case ast.While() if any(map(_is_yield, ast.walk(node))):
             yield "waits by a loop of its own: use harness.waiting"
         case ast.Call(func=ast.Attribute(value=ast.Name(id="asyncio"), attr="run" | "Runner")):
-            if not path.startswith("harness/") and path not in MAY_RUN_A_LOOP:
+            if not path.startswith("harness/") and path not in LOOP_EXCEPTIONS:
                 yield "runs an event loop by hand: make the test a coroutine function"
         case ast.Call(
             func=ast.Attribute(value=ast.Name(id="asyncio"), attr="timeout" | "wait_for"),

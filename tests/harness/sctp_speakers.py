@@ -9,12 +9,12 @@ from collections.abc import Iterator, Mapping
 from fairlead.node import sctp
 from fairlead.node.prober import IPPROTO_SCTP
 
-SPEAKERS: Mapping[int, int] = {7001: sctp.INIT_ACK, 7002: sctp.ABORT, 7003: sctp.INIT_ACK}
-"""Chunk with which each port answers. `TO_ANOTHER` answers with the tag of another association."""
-TO_ANOTHER = 7003
+REPLY_BY_PORT: Mapping[int, int] = {7001: sctp.INIT_ACK, 7002: sctp.ABORT, 7003: sctp.INIT_ACK}
+"""Chunk with which each port answers. `OTHER_ADDRESS_PORT` answers with the tag of another association."""
+OTHER_ADDRESS_PORT = 7003
 
 
-def can_be_played() -> bool:
+def can_emulate_sctp() -> bool:
     """Whether raw sockets are allowed and the kernel has no SCTP of its own, which would answer too."""
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_STREAM, IPPROTO_SCTP):
         return False
@@ -24,7 +24,7 @@ def can_be_played() -> bool:
 
 
 @contextlib.contextmanager
-def speaking_sctp(address: str, speakers: Mapping[int, int] = SPEAKERS) -> Iterator[None]:
+def sctp_servers(address: str, speakers: Mapping[int, int] = REPLY_BY_PORT) -> Iterator[None]:
     """Answer at this address as a kernel with SCTP does. An INIT with a wrong checksum fails the test."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     loop = asyncio.get_running_loop()
@@ -40,7 +40,7 @@ def speaking_sctp(address: str, speakers: Mapping[int, int] = SPEAKERS) -> Itera
             if heard.chunk != sctp.INIT or heard.destination not in speakers:
                 return
             assert octets == sctp.packet(heard.source, heard.destination, 0, octets[12:])
-            tag = int.from_bytes(octets[16:20]) ^ (heard.destination == TO_ANOTHER)
+            tag = int.from_bytes(octets[16:20]) ^ (heard.destination == OTHER_ADDRESS_PORT)
             chunk = struct.pack("!BBHIIHHI", speakers[heard.destination], 0, 20, 77, 65536, 1, 1, 1)
             speaker.sendto(
                 sctp.packet(heard.destination, heard.source, tag, chunk), (who[0], 0, *who[2:])

@@ -10,10 +10,10 @@ from openstack import exceptions
 from openstack.load_balancer.v2._proxy import Proxy
 from openstack.resource import Resource
 
-NOT_A_FILTER = {"limit", "marker"}
+NON_FILTER_PARAMETERS = {"limit", "marker"}
 
 
-class Called:
+class RecordingProxy:
     """Proxy that records the names of the methods used."""
 
     def __init__(self, proxy: Proxy) -> None:
@@ -30,17 +30,17 @@ def methods() -> set[str]:
     return {name for name, member in vars(Proxy).items() if isfunction(member) and not name.startswith("_")}
 
 
-def has(resource: Any, **wanted: Any) -> None:
+def assert_attributes(resource: Any, **wanted: Any) -> None:
     assert {name: resource[name] for name in wanted} == wanted
 
 
-def same(*found: Any) -> None:
+def assert_equal_resources(*found: Any) -> None:
     """Assert that all results are equal, whether read alone or as the only item of a list."""
-    first, *others = (only(each).to_dict() for each in found)
+    first, *others = (single(each).to_dict() for each in found)
     assert others == [first] * len(others)
 
 
-def only(found: Any) -> Resource:
+def single(found: Any) -> Resource:
     (one,) = [found] if isinstance(found, Resource) else found
     return one
 
@@ -54,7 +54,7 @@ def refused(status: int, words: str) -> Iterator[None]:
 
 def check_queries(resource: Any, listed: Callable[..., Iterable[Any]]) -> None:
     """Assert that each filter of the SDK finds the resource by its value, and not by another value."""
-    for name in sorted(type(resource)._query_mapping._mapping.keys() - NOT_A_FILTER):
+    for name in sorted(type(resource)._query_mapping._mapping.keys() - NON_FILTER_PARAMETERS):
         value = resource.to_dict().get(name)
         if value in (None, [], {}):
             continue

@@ -13,11 +13,11 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from fairlead.api.app import make_app
-from fairlead.api.http.authentication import Authenticate, anybody
+from fairlead.api.http.authentication import Authenticate, authenticate_as_admin
 from fairlead.api.http.front_end import Services
-from fairlead.api.network import make_door
+from fairlead.api.network import make_front_end
 from fairlead.dataplane.interface import Compile
-from harness.api import Inside, compile_owner, inside, kept_by
+from harness.api import InProcessServer, compile_owner, dataplanes_with, in_process_server
 
 
 @contextmanager
@@ -38,7 +38,7 @@ def served(folder: Path, compile_owner: Compile = compile_owner) -> Iterator[str
         thread.join()
 
 
-class Announced(uvicorn.Server):
+class ReadyServer(uvicorn.Server):
     """Server that sets an event as soon as it accepts connections."""
 
     def __init__(self, config: uvicorn.Config, ready: threading.Event) -> None:
@@ -51,15 +51,15 @@ class Announced(uvicorn.Server):
 
 
 async def _serve(folder: Path, compile_owner: Compile, started: list[uvicorn.Server], ready: threading.Event) -> None:
-    async with inside(make_door, folder, "/network", compile_owner) as place:
-        _, app = make_whole(place, anybody)
-        started.append(Announced(uvicorn.Config(app, port=0, log_level="warning", lifespan="off"), ready))
+    async with in_process_server(make_front_end, folder, "/network", compile_owner) as place:
+        _, app = make_application(place, authenticate_as_admin)
+        started.append(ReadyServer(uvicorn.Config(app, port=0, log_level="warning", lifespan="off"), ready))
         loop = asyncio.create_task(place.reconciler.run())
         await started[0].serve()
         loop.cancel()
 
 
-def make_whole(place: Inside, authenticate: Authenticate, **own: Any) -> tuple[Services, ASGIApp]:
+def make_application(place: InProcessServer, authenticate: Authenticate, **own: Any) -> tuple[Services, ASGIApp]:
     """The whole application on the store and reconciler of `place`, with services of its own."""
     services = Services(
         model=place.model,
@@ -69,14 +69,14 @@ def make_whole(place: Inside, authenticate: Authenticate, **own: Any) -> tuple[S
         mtu=1442,
         external_mtu=1500,
         resync_owner=place.reconciler.read_again,
-        news=place.news,
+        wait_for_outcome=place.wait_applied,
         outcome=place.reconciler.outcome,
-        follow=place.reconciler.follow,
+        on_applied_change=place.reconciler.subscribe,
         node_counts=place.node_counts,
-        ports_on=lambda _: frozenset(),  # every chassis exists, without ports
+        ports_of_chassis=lambda _: frozenset(),  # every chassis exists, without ports
         **own,
     )
-    return services, make_app(services, kept_by(place.reconciler, names=own.get("providers")), authenticate).all
+    return services, make_app(services, dataplanes_with(place.reconciler, names=own.get("providers")), authenticate).all
 
 
 def write_clouds(folder: Path, address: str) -> Path:

@@ -7,57 +7,57 @@ from typing import Any
 
 import httpx
 
-from fairlead.http.server_client import Server
+from fairlead.http.server_client import ApiClient
 from fairlead.model.documents.owner import Kind, Owner
-from fairlead.model.documents.traffic_counters import Figures
+from fairlead.model.documents.traffic_counters import TrafficCounters
 from fairlead.model.registry.facts import CHASSIS, PLUGGED
-from fairlead.node.channel import Channel, Slice
+from fairlead.node.channel import NodeSlice, SliceReceiver
 from fairlead.node.connection import Remote
 from fairlead.node.reports import Reports
 from fairlead.node.server_requests import Servers
-from harness.agents import Served, running, serving
+from harness.agents import AgentServer, running, serving
 from harness.sightings import AGENT, ONE, TWO, WEB
 from harness.waiting import eventually_equal, pause_loop
 
 LBS = "/load-balancer/v2.0/lbaas/loadbalancers"
 (LISTENER,) = (each.id for each in WEB.listeners)
-PLUGS = {"one": {"vm1": "one"}, "two": {"vm2": "two"}}
+BOUND_PORTS = {"one": {"vm1": "one"}, "two": {"vm2": "two"}}
 REPORT_INTERVAL = 0.1  # seconds
 SOME_DOWN = {"web-a": "ERROR", "web-b": "ONLINE", "web-six": "ONLINE"}
 ALL_UP = dict.fromkeys(SOME_DOWN, "ONLINE")
 
 
 @dataclass
-class Node:
+class FollowingAgent:
     """An agent: it receives its slice from one server, and reports to all."""
 
     name: str
     urls: list[str]
     folder: Path
-    figures: Figures
+    figures: TrafficCounters
     interval: int = 10
-    given: Slice = field(init=False)
+    given: NodeSlice = field(init=False)
     reports: Reports = field(init=False)
 
     def __post_init__(self) -> None:
-        self.given = Slice(self.name, self.folder / self.name)
+        self.given = NodeSlice(self.name, self.folder / self.name)
         agent = replace(AGENT, name=self.name, host=self.name)
         self.reports = Reports(lambda: agent, self.remotes, len(self.urls))
 
     def remotes(self) -> list[Remote]:
         return [Remote(url=url) for url in self.urls]
 
-    async def tell(self) -> None:
-        servers = Servers([Server(url=url) for url in self.urls])
+    async def report_counters(self) -> None:
+        servers = Servers([ApiClient(url=url) for url in self.urls])
         while True:
-            await servers.tell(self.name, self.interval, {LISTENER: self.figures})
+            await servers.report(self.name, self.interval, {LISTENER: self.figures})
             await pause_loop(REPORT_INTERVAL)
 
     def running(self) -> Any:
-        return running(Channel(self.given, self.remotes).run, self.reports.run, self.tell)
+        return running(SliceReceiver(self.given, self.remotes).run, self.reports.run, self.report_counters)
 
 
-async def asked(url: str) -> Any:
+async def read_state(url: str) -> Any:
     """Operating statuses of members and load balancer, and the number of connections, as returned by this server."""
     async with httpx.AsyncClient(base_url=url) as client:
         tree = (await client.get(f"{LBS}/web/status")).json()["statuses"]["loadbalancer"]
@@ -70,20 +70,20 @@ async def asked(url: str) -> Any:
         )
 
 
-async def all_say(wanted: Any, servers: list[Served]) -> None:
+async def await_state(wanted: Any, servers: list[AgentServer]) -> None:
     """Wait until all servers return these values."""
 
     async def answers() -> list[Any]:
-        return [await asked(each.url) for each in servers]
+        return [await read_state(each.url) for each in servers]
 
     await eventually_equal(answers, [wanted] * len(servers))
 
 
-async def begin(stack: AsyncExitStack, folder: Path, url: str, port: int) -> Served:
+async def start_server(stack: AsyncExitStack, folder: Path, url: str, port: int) -> AgentServer:
     """Start a server with the same facts from OVN as the others."""
     server = await stack.enter_async_context(serving(folder, url=url, port=port))
     server.observe(CHASSIS, {"one": ONE, "two": TWO})
-    server.observe(PLUGGED, {machine: chassis for plugs in PLUGS.values() for machine, chassis in plugs.items()})
+    server.observe(PLUGGED, {machine: chassis for plugs in BOUND_PORTS.values() for machine, chassis in plugs.items()})
     for each in server.model.snapshot.load_balancers:
         server.reconciler.mark([Owner(Kind.LOAD_BALANCER, each)])
     await stack.enter_async_context(running(server.model.follow, server.reconciler.run))

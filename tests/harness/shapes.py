@@ -49,7 +49,7 @@ def _default(field: Any) -> str:
     return "required" if field.default_factory is MISSING else "made"
 
 
-def filled(kind: Kind) -> Aggregate:
+def sample_document(kind: Kind) -> Aggregate:
     """A document with a value in every field."""
     made: Aggregate = sample(KINDS[kind].document)
     return made
@@ -73,17 +73,17 @@ def sample(form: Any) -> Any:
     if origin is Literal:
         return inner[0]
     if origin is tuple and inner[1:] == (Ellipsis,):
-        return tuple(map(sample, _each_of(inner[0])))
+        return tuple(map(sample, _alternatives(inner[0])))
     if origin is tuple:
         return tuple(map(sample, inner))
     if origin in (frozenset, set):
-        return origin(map(sample, _each_of(inner[0])))
+        return origin(map(sample, _alternatives(inner[0])))
     if origin is not None and len(inner) == 2:
         return {sample(inner[0]): sample(inner[1])}
     raise TypeError(form)
 
 
-def _each_of(form: Any) -> tuple[Any, ...]:
+def _alternatives(form: Any) -> tuple[Any, ...]:
     """All alternatives of a union, without None; otherwise the type itself."""
     if get_origin(form) in (Union, types.UnionType):
         return tuple(each for each in get_args(form) if each is not type(None))

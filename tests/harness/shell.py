@@ -16,7 +16,7 @@ from shlex import split
 from typing import Any
 
 
-class Shell:
+class OpenStackShell:
     """Interactive `openstack` session: runs one command line after the other."""
 
     def __init__(self, process: "subprocess.Popen[str]") -> None:
@@ -34,45 +34,45 @@ class Shell:
         code, printed, complaint = self.run(line)
         return code, f"{printed}{complaint}"
 
-    def good(self, line: str) -> Any:
+    def run_ok(self, line: str) -> Any:
         """Output of a command that must succeed, parsed if it is JSON."""
         code, printed, complaint = self.run(line)
         assert code == 0, (line, complaint)
         return json.loads(printed) if printed.startswith(("{", "[")) else printed
 
-    def bad(self, line: str, words: str) -> None:
+    def run_error(self, line: str, words: str) -> None:
         code, _, complaint = self.run(line)
         assert (code, words in complaint) == (1, True), (line, complaint)
 
 
-class Tried:
+class LoadBalancerShell:
     """`openstack loadbalancer ...`, with a record of all command lines."""
 
-    def __init__(self, typed: Shell) -> None:
+    def __init__(self, typed: OpenStackShell) -> None:
         self._shell = typed
         self.lines: list[str] = []
 
-    def good(self, line: str) -> Any:
+    def run_ok(self, line: str) -> Any:
         self.lines.append(line)
-        return self._shell.good(f"loadbalancer {line}")
+        return self._shell.run_ok(f"loadbalancer {line}")
 
-    def bad(self, line: str, words: str) -> None:
+    def run_error(self, line: str, words: str) -> None:
         self.lines.append(line)
-        self._shell.bad(f"loadbalancer {line}", words)
+        self._shell.run_error(f"loadbalancer {line}", words)
 
-    def any(self, line: str) -> None:
+    def run_other(self, line: str) -> None:
         """Run a command of another service."""
-        self._shell.good(line)
+        self._shell.run_ok(line)
 
 
 @contextmanager
-def shell(clouds: Path) -> Iterator[Shell]:
+def shell(clouds: Path) -> Iterator[OpenStackShell]:
     environment = {**os.environ, "OS_CLIENT_CONFIG_FILE": str(clouds), "OS_CLOUD": "fairlead"}
     command = [sys.executable, __file__]
     with subprocess.Popen(
         command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
-        yield Shell(process)
+        yield OpenStackShell(process)
         assert process.stdin
         process.stdin.close()
         process.wait()

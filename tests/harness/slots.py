@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from ipaddress import ip_address
 
-from fairlead.model.documents.apportionment import LARGEST
+from fairlead.model.documents.apportionment import MAX_SLOTS
 from fairlead.model.documents.loadbalancer import Algorithm, Member, Pool, PoolProtocol
 from harness.pools import with_members
 
@@ -13,7 +13,7 @@ COMMON = {"project_id": "p", "created_at": datetime(2026, 1, 1, tzinfo=UTC)}
 
 def keys(table: Sequence[int]) -> tuple[int, ...]:
     """Member of each hash value, repeated to the largest table size to compare tables of different sizes."""
-    return tuple(table) * (LARGEST // len(table)) if table else ()
+    return tuple(table) * (MAX_SLOTS // len(table)) if table else ()
 
 
 def make_member(number: int, weight: int = 1, *, version: int = 4, backup: bool = False) -> Member:

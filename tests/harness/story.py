@@ -18,16 +18,16 @@ from immutables import Map
 
 from fairlead.compilers.providers import DEFAULT, dataplanes_of
 from fairlead.compilers.unsupported import Unsupported
-from fairlead.dataplane.interface import Dataplane, Place
+from fairlead.dataplane.interface import Dataplane, DataplaneScope
 from fairlead.model.documents.abilities import Feature
 from fairlead.model.documents.addresses import IPAddress
 from fairlead.model.documents.chassis import Chassis
 from fairlead.model.documents.health import HealthKey
 from fairlead.model.documents.observed_proxy import Proxy
 from fairlead.model.documents.owner import Kind, Owner, creation_order
-from fairlead.model.documents.unmanaged import Foreign, is_foreign
+from fairlead.model.documents.unmanaged import UnmanagedObject, is_unmanaged
 from fairlead.model.queries.probes import derive_health
-from fairlead.model.registry.changeset import Changes, apply_changes, owners_with_rows, with_foreign
+from fairlead.model.registry.changeset import Changes, apply_changes, owners_with_rows, with_unmanaged
 from fairlead.model.registry.slices import slice_of
 from fairlead.model.snapshot import Snapshot, with_health
 from harness.language import (
@@ -44,29 +44,29 @@ from harness.language import (
 )
 
 HEADER = re.compile(r"^-- (\S+) (\w+)(?: @(\S+))? --$")
-EMPTY = Snapshot(gateway_chassis=("gw1", "gw2"), proxied_providers=frozenset({"fairlead"}))
+EMPTY_SNAPSHOT = Snapshot(gateway_chassis=("gw1", "gw2"), proxied_providers=frozenset({"fairlead"}))
 """The model of every story before its first state."""
 
 
-PRODUCT = dataplanes_of(DEFAULT)
+PRODUCT_DATAPLANES = dataplanes_of(DEFAULT)
 """The dataplanes of the stories, unless a test passes others."""
 
 
-class Where(NamedTuple):
+class RowPlacement(NamedTuple):
     """Dataplane, and the chassis if the dataplane is per node, to which rows of an owner are applied."""
 
     dataplane: str
     chassis: str = ""
 
 
-MODEL = Where("model")
+MODEL = RowPlacement("model")
 
 
 @dataclass(frozen=True, kw_only=True)
 class State:
     name: str
     model: str
-    expected: Mapping[Where, str]
+    expected: Mapping[RowPlacement, str]
     """Lines of rows, by dataplane and chassis."""
     documents: Documents
     down: dict[str, frozenset[HealthKey]]
@@ -88,16 +88,16 @@ class State:
     def snapshot(self) -> Snapshot:
         """The snapshot of this state as if it were the first."""
         documents = self.documents.values()
-        snapshot = with_foreign(EMPTY, self.foreign)
-        snapshot = apply_changes(snapshot, Changes(puts=tuple(each for each in documents if not is_foreign(each))), 1)
-        return tell_health(self.told(snapshot), self.down)
+        snapshot = with_unmanaged(EMPTY_SNAPSHOT, self.foreign)
+        snapshot = apply_changes(snapshot, Changes(puts=tuple(each for each in documents if not is_unmanaged(each))), 1)
+        return with_down_members(self.with_facts(snapshot), self.down)
 
     @property
-    def foreign(self) -> dict[Owner, Foreign | None]:
+    def foreign(self) -> dict[Owner, UnmanagedObject | None]:
         """Unmanaged documents, which other programs write."""
-        return {owner: each for owner, each in self.documents.items() if is_foreign(each)}
+        return {owner: each for owner, each in self.documents.items() if is_unmanaged(each)}
 
-    def told(self, snapshot: Snapshot) -> Snapshot:
+    def with_facts(self, snapshot: Snapshot) -> Snapshot:
         """The snapshot with the facts about chassis, port bindings, probes and proxies of this state, and no others."""
         ports = {name: Map({port: True for port, at in self.plugged.items() if at == name}) for name in self.chassis}
         chassis = {
@@ -112,33 +112,33 @@ class State:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Story:
+class Case:
     path: Path
     comment: str
     states: tuple[State, ...]
-    dataplanes: tuple[Dataplane, ...] = PRODUCT
+    dataplanes: tuple[Dataplane, ...] = PRODUCT_DATAPLANES
 
     @property
-    def places(self) -> tuple[Where, ...]:
+    def places(self) -> tuple[RowPlacement, ...]:
         return places_of(self.dataplanes, self.states)
 
 
-def places_of(dataplanes: tuple[Dataplane, ...], states: tuple[State, ...]) -> tuple[Where, ...]:
+def places_of(dataplanes: tuple[Dataplane, ...], states: tuple[State, ...]) -> tuple[RowPlacement, ...]:
     """Each central dataplane, and each per-node dataplane on every chassis of the states."""
     chassis = sorted({name for state in states for name in state.chassis})
     return tuple(
-        Where(dataplane.name, name)
+        RowPlacement(dataplane.name, name)
         for dataplane in dataplanes
-        for name in (chassis if dataplane.place is Place.NODE else [""])
+        for name in (chassis if dataplane.scope is DataplaneScope.NODE else [""])
     )
 
 
-def view_of(snapshot: Snapshot, where: Where) -> Snapshot:
+def view_of(snapshot: Snapshot, where: RowPlacement) -> Snapshot:
     """The snapshot, or the chassis's slice of it, that is compiled there."""
     return slice_of(snapshot, where.chassis) if where.chassis else snapshot
 
 
-def tell_health(snapshot: Snapshot, down: Mapping[str, frozenset[HealthKey]]) -> Snapshot:
+def with_down_members(snapshot: Snapshot, down: Mapping[str, frozenset[HealthKey]]) -> Snapshot:
     """The snapshot with exactly these members down."""
     kinds = (Kind.LOAD_BALANCER, Kind.LOCAL_IP)
     probing = [Owner(kind, each) for kind in kinds for each in snapshot.documents(kind)]
@@ -150,16 +150,16 @@ def tell_health(snapshot: Snapshot, down: Mapping[str, frozenset[HealthKey]]) ->
     return snapshot
 
 
-def read_story(path: Path, dataplanes: tuple[Dataplane, ...] = PRODUCT) -> Story:
+def read_case(path: Path, dataplanes: tuple[Dataplane, ...] = PRODUCT_DATAPLANES) -> Case:
     comment, sections = _sections(path.read_text())
     states: list[State] = []
     for name, texts in sections.items():
         model = texts.pop(MODEL)
         states.append(read_state(name, model, texts, states[-1].documents if states else {}))
-    return Story(path=path, comment=comment, states=tuple(states), dataplanes=dataplanes)
+    return Case(path=path, comment=comment, states=tuple(states), dataplanes=dataplanes)
 
 
-def read_state(name: str, model: str, expected: Mapping[Where, str], before: Documents) -> State:
+def read_state(name: str, model: str, expected: Mapping[RowPlacement, str], before: Documents) -> State:
     documents, down = parse_model(model, before)
     plugged, chassis = parse_plugged(model), parse_chassis(model)
     known: dict[str, Any] = {"documents": documents, "down": down, "plugged": plugged, "chassis": chassis}
@@ -169,7 +169,7 @@ def read_state(name: str, model: str, expected: Mapping[Where, str], before: Doc
     return State(name=name, model=model, expected=expected, **known)
 
 
-def write_story(story: Story) -> None:
+def write_case(story: Case) -> None:
     """Rewrite the goldens. Review them as a diff before they are committed."""
     texts = {state.name: render_state(state, story.dataplanes, story.places) for state in story.states}
     told = [where for where in story.places if any(text[where] for text in texts.values())]
@@ -182,12 +182,14 @@ def write_story(story: Story) -> None:
     story.path.write_text("\n".join(part.rstrip() + "\n" for part in parts))
 
 
-def render_state(state: State, dataplanes: tuple[Dataplane, ...], places: tuple[Where, ...]) -> dict[Where, str]:
+def render_state(
+    state: State, dataplanes: tuple[Dataplane, ...], places: tuple[RowPlacement, ...]
+) -> dict[RowPlacement, str]:
     by_name, snapshot = {each.name: each for each in dataplanes}, state.snapshot()
     return {where: render_rows(view_of(snapshot, where), by_name[where.dataplane]) for where in places}
 
 
-def render_rows(view: Snapshot, dataplane: Dataplane = PRODUCT[0]) -> str:
+def render_rows(view: Snapshot, dataplane: Dataplane = PRODUCT_DATAPLANES[0]) -> str:
     """Rows of every owner as text, and the errors of owners that do not compile, as Octavia's clients read them."""
     lines: list[str] = []
     for owner in sorted(owners_with_rows(view), key=creation_order):
@@ -196,13 +198,13 @@ def render_rows(view: Snapshot, dataplane: Dataplane = PRODUCT[0]) -> str:
         try:
             rows = dataplane.compile(view, owner)
         except Unsupported as refusal:
-            lines.append(f"refused {owner}: {refusal.provider} does not support {tell_feature(refusal.asked)}")
+            lines.append(f"refused {owner}: {refusal.provider} does not support {describe_feature(refusal.feature)}")
         else:
             lines.extend(str(rows[key]) for key in sorted(rows))
     return "\n".join(lines)
 
 
-WORDS = {
+ATTRIBUTE_WORDS = {
     "listener.protocol": "protocol",
     "listener.connection_limit": "connection_limit",
     "pool.algorithm": "lb_algorithm",
@@ -214,18 +216,18 @@ The front end's own table needs packages that pure tests do not have.
 """
 
 
-def tell_feature(asked: Feature | str) -> str:
-    return asked if isinstance(asked, str) else f"{WORDS[asked.attribute]} {asked.value}".rstrip()
+def describe_feature(asked: Feature | str) -> str:
+    return asked if isinstance(asked, str) else f"{ATTRIBUTE_WORDS[asked.attribute]} {asked.value}".rstrip()
 
 
-def _sections(text: str) -> tuple[str, dict[str, dict[Where, str]]]:
+def _sections(text: str) -> tuple[str, dict[str, dict[RowPlacement, str]]]:
     """The leading comment, and the text of each section by state and by dataplane and chassis."""
     comment: list[str] = []
-    sections: dict[str, dict[Where, list[str]]] = {}
+    sections: dict[str, dict[RowPlacement, list[str]]] = {}
     into = comment
     for line in text.splitlines():
         if header := HEADER.match(line):
-            into = sections.setdefault(header[1], {}).setdefault(Where(header[2], header[3] or ""), [])
+            into = sections.setdefault(header[1], {}).setdefault(RowPlacement(header[2], header[3] or ""), [])
         elif line.strip():
             into.append(line)
     joined = {state: {where: "\n".join(lines) for where, lines in each.items()} for state, each in sections.items()}

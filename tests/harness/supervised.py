@@ -15,24 +15,24 @@ from harness.waiting import DEADLINE, wait_until
 
 
 @dataclass(frozen=True)
-class Supervised:
+class SupervisedProcess:
     process: "subprocess.Popen[bytes]"
     log: Path
-    _hears: socket.socket
+    _notify_socket: socket.socket
 
     def wait_for(self, words: str) -> None:
         """Wait until the process has sent this notification."""
 
         def heard() -> list[str]:
             is_over = self.process.poll() is not None
-            if select.select([self._hears], [], [], 0)[0]:
-                return self._hears.recv(4096).decode().splitlines()
+            if select.select([self._notify_socket], [], [], 0)[0]:
+                return self._notify_socket.recv(4096).decode().splitlines()
             assert not is_over, f"the process did not say {words}; its log:\n{self.log.read_text()}"
             return []
 
         wait_until(heard, f"{words} of {self.process.args!r}", is_enough=lambda lines: words in lines)
 
-    def end(self) -> int:
+    def terminate(self) -> int:
         """Terminate the process and return its exit code."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(DEADLINE)
@@ -41,7 +41,7 @@ class Supervised:
 @contextmanager
 def supervised(
     folder: Path, command: Sequence[str], environment: Mapping[str, str], through: Sequence[str] = ()
-) -> Iterator[Supervised]:
+) -> Iterator[SupervisedProcess]:
     """Run `fairlead command...`, and yield when it is ready.
 
     `through` is a prefix that starts it with fewer privileges.
@@ -61,7 +61,7 @@ def supervised(
                 stderr=stream,
             )
         try:
-            made = Supervised(process, log, hears)
+            made = SupervisedProcess(process, log, hears)
             made.wait_for("READY=1")
             yield made
         finally:

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias, assert_never
 
-from fairlead.compilers.providers import DATAPLANES, Names, Provider, dataplanes_of
+from fairlead.compilers.providers import DATAPLANES, Provider, ProviderNames, dataplanes_of
 from fairlead.compilers.unsupported import Unsupported
-from fairlead.dataplane.interface import Dataplane, Place, in_one_step
+from fairlead.dataplane.interface import Dataplane, DataplaneScope, in_one_step
 from fairlead.dataplane.rows import NO_ROWS, Key, Rows
 from fairlead.model.documents.abilities import Feature
 from fairlead.model.documents.addresses import render_endpoint
@@ -121,10 +121,10 @@ def compile_leaf(view: Snapshot, owner: Owner) -> Rows:
     if not isinstance(balancer, LoadBalancer):
         return NO_ROWS
     members = (member for pool in balancer.pools for member in pool.members)
-    return _by_key(row for member in members for row in _hook(view, balancer, member))
+    return _by_key(row for member in members for row in _compile_hook(view, balancer, member))
 
 
-def _hook(view: Snapshot, balancer: LoadBalancer, member: Member) -> Iterator[Hook]:
+def _compile_hook(view: Snapshot, balancer: LoadBalancer, member: Member) -> Iterator[Hook]:
     port_id = view.addresses.get((member_network(view, balancer, member), member.address))
     if port_id in view.plugged:
         yield Hook(balancer=balancer.id, port=port_id, endpoint=next(describe_member(member)))
@@ -137,7 +137,7 @@ def _by_key(rows: Iterator[ToyRow]) -> Rows:
 TOY = Dataplane(
     name="toy",
     title="the toy",
-    place=Place.CENTRAL,
+    scope=DataplaneScope.CENTRAL,
     kinds=frozenset({Kind.NETWORK, Kind.LOAD_BALANCER}),
     compile_in_steps=in_one_step(compile_toy),
     references=references,
@@ -145,7 +145,7 @@ TOY = Dataplane(
 LEAF = Dataplane(
     name="leaf",
     title="the leaves",
-    place=Place.NODE,
+    scope=DataplaneScope.NODE,
     kinds=frozenset({Kind.LOAD_BALANCER}),
     compile_in_steps=in_one_step(compile_leaf),
     references=references,
@@ -159,6 +159,6 @@ PROVIDERS: Mapping[str, Provider] = {
         "edge": ["toy", "leaf"],
     }.items()
 }
-NAMES = Names(implementations={name: name for name in PROVIDERS}, default="ovn", providers=PROVIDERS)
+NAMES = ProviderNames(implementations={name: name for name in PROVIDERS}, default="ovn", providers=PROVIDERS)
 TOYS = dataplanes_of(NAMES, {**DATAPLANES, TOY.name: TOY, LEAF.name: LEAF})
 """The product's dataplanes and these two, each with the load balancers of its own providers."""

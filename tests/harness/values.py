@@ -5,12 +5,14 @@ from typing import Any
 from hypothesis import settings
 from hypothesis import strategies as st
 
-FEW = settings(derandomize=True, deadline=None, max_examples=settings.default.max_examples * 3 // 2, database=None)
+FEW_EXAMPLES = settings(
+    derandomize=True, deadline=None, max_examples=settings.default.max_examples * 3 // 2, database=None
+)
 """Settings with the same examples in every run, so a failure on CI is reproducible elsewhere."""
 HOSTS = st.ip_addresses().filter(lambda address: getattr(address, "ipv4_mapped", None) is None)
 ADDRESSES = HOSTS.map(str)
 NETWORKS = st.builds(lambda address, bits: f"{address}/{bits}", ADDRESSES, st.integers(0, 140))
-NEARLY = st.one_of(
+NEARLY_VALID = st.one_of(
     ADDRESSES,
     NETWORKS,
     st.uuids().map(str),
@@ -34,7 +36,7 @@ SCALARS = st.one_of(
     st.floats(allow_nan=False, allow_infinity=False),
     st.sampled_from([0.0, -0.0, 1.0, 80.0, 4.0]),
     st.text(),
-    NEARLY,
+    NEARLY_VALID,
 )
 JSON: st.SearchStrategy[Any] = st.recursive(
     SCALARS,

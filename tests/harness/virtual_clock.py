@@ -16,8 +16,12 @@ from concurrent.futures import Executor
 from concurrent.futures import Future as ThreadFuture
 from typing import Any, TypeVar
 
-_GRACE = 0.004  # seconds in which the kernel normally delivers data from one socket of this process to another
-_DELIVERY = 0.25  # seconds for the same on a busy machine; a peer that never reads costs this much at each timer
+_REAL_POLL_SECONDS = (
+    0.004  # seconds in which the kernel normally delivers data from one socket of this process to another
+)
+_MAX_DELIVERY_SECONDS = (
+    0.25  # seconds for the same on a busy machine; a peer that never reads costs this much at each timer
+)
 _THREAD_POLL = 0.005  # seconds between two polls of the sockets while a thread works
 _REAL_MONOTONIC = time.monotonic
 _WRAP_FUTURE = asyncio.wrap_future
@@ -65,7 +69,7 @@ class VirtualClockLoop(asyncio.SelectorEventLoop):
     def run_in_executor(  # type: ignore[override]
         self, executor: Executor | None, func: Callable[..., _T], *args: Any
     ) -> asyncio.Future[_T]:
-        return self._stand_still_until(super().run_in_executor(executor, func, *args))
+        return self._hold_clock_until(super().run_in_executor(executor, func, *args))
 
     def run_forever(self) -> None:
         """Run the loop, with `asyncio.wrap_future` replaced: threads that the product starts return through it."""
@@ -79,9 +83,9 @@ class VirtualClockLoop(asyncio.SelectorEventLoop):
         self, future: ThreadFuture[_T] | asyncio.Future[_T], *, loop: asyncio.AbstractEventLoop | None = None
     ) -> asyncio.Future[_T]:
         wrapped = _WRAP_FUTURE(future, loop=loop)
-        return self._stand_still_until(wrapped) if wrapped.get_loop() is self else wrapped
+        return self._hold_clock_until(wrapped) if wrapped.get_loop() is self else wrapped
 
-    def _stand_still_until(self, future: asyncio.Future[_T]) -> asyncio.Future[_T]:
+    def _hold_clock_until(self, future: asyncio.Future[_T]) -> asyncio.Future[_T]:
         self._working_threads += 1
         future.add_done_callback(self._thread_ended)
         return future
@@ -103,9 +107,9 @@ class _JumpingSelector(selectors.DefaultSelector):
         if self._loop.waits_for_threads:
             return super().select(_THREAD_POLL)
         sockets = [key.fd for key in self.get_map().values() if not self._loop.owns(key.fd)]
-        events = super().select(_GRACE if sockets else 0)
+        events = super().select(_REAL_POLL_SECONDS if sockets else 0)
         if not events and any(map(_has_unread_output, sockets)):
-            events = super().select(_DELIVERY)
+            events = super().select(_MAX_DELIVERY_SECONDS)
         if not events:
             self._loop.advance(timeout)
         return events

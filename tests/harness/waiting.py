@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable
 from time import monotonic, sleep
 from typing import Any, TypeVar
 
-from fairlead.lab.patience import patient
+from fairlead.lab.patience import scale_timeout
 
-DEADLINE = patient(120.0)  # seconds
+DEADLINE = scale_timeout(120.0)  # seconds
 INTERVAL = 0.02  # seconds between two observations
 _T = TypeVar("_T")
 
@@ -96,13 +96,15 @@ async def eventually_equal(
     await eventually(observe, f"{expected!r}", is_enough=lambda found: found == expected, retry=retry, seconds=seconds)
 
 
-async def turns(count: int = 50) -> None:
+async def run_ready_tasks(count: int = 50) -> None:
     """Run every ready task of this loop `count` times, for work that needs no other process and no timer."""
     for _ in range(count):
         await asyncio.sleep(0)
 
 
-def watch(seconds: float, observe: Callable[[], _T], what: str = "", *, holds: Callable[[_T], object] = bool) -> None:
+def assert_holds(
+    seconds: float, observe: Callable[[], _T], what: str = "", *, holds: Callable[[_T], object] = bool
+) -> None:
     """Assert that the observation holds during `seconds`, for events that must not happen.
 
     A slow machine observes less often, so this never fails by chance.
@@ -116,7 +118,7 @@ def watch(seconds: float, observe: Callable[[], _T], what: str = "", *, holds: C
         sleep(INTERVAL)
 
 
-async def watch_loop(
+async def assert_holds_on_loop(
     seconds: float, observe: Callable[[], _T], what: str = "", *, holds: Callable[[_T], object] = bool
 ) -> None:
     """Assert as `watch` does, by the clock of the running event loop, while its other tasks run."""

@@ -11,49 +11,59 @@ from fairlead.dataplane.rows import Rows
 from fairlead.drivers.fake import FakeDriver, Fault
 from fairlead.model.documents.owner import WITHOUT_DOCUMENTS, Kind, Owner, creation_order
 from fairlead.model.documents.status import ProvisioningStatus, derive_provisioning_status
-from fairlead.model.documents.unmanaged import Foreign, is_foreign
-from fairlead.model.queries.unmanaged_updates import admitted
-from fairlead.model.registry.affected import affected
+from fairlead.model.documents.unmanaged import UnmanagedObject, is_unmanaged
+from fairlead.model.queries.unmanaged_updates import consistent_updates
+from fairlead.model.registry.affected import find_affected_owners
 from fairlead.model.registry.changeset import Changes, apply_changes, owners_with_rows
 from fairlead.model.registry.facts import (
     AGENTS_PROBE,
     CHASSIS,
-    COUNTS_ANSWERS,
-    COVERING,
-    FOREIGN,
+    COUNT_REPLY_BYTES,
+    DELEGATE_PORTS,
     OWN_ADDRESSES,
     PLUGGED,
     PROXIES,
+    UNMANAGED,
     with_facts,
 )
 from fairlead.model.snapshot import Snapshot
-from fairlead.reconciler.dataplanes import Central, Condition, Dataplanes
+from fairlead.reconciler.dataplanes import Central, Dataplanes, DataplaneState
 from fairlead.reconciler.loop import Reconciler
 from fairlead.runtime.steps import Steps
-from harness.story import EMPTY, PRODUCT, State, Story, Where, places_of, render_state, tell_health, view_of
+from harness.story import (
+    EMPTY_SNAPSHOT,
+    PRODUCT_DATAPLANES,
+    Case,
+    RowPlacement,
+    State,
+    places_of,
+    render_state,
+    view_of,
+    with_down_members,
+)
 
-FAILING = 0.3
-PATIENCE = 3_000
+FAULT_PROBABILITY = 0.3
+MAX_STEPS = 3_000
 """Maximum number of steps until all reconcilers are idle."""
 
 
 def foreign_documents(snapshot: Snapshot) -> list[Owner]:
     """Unmanaged documents of the snapshot, which other programs wrote."""
     kinds = (Kind.NETWORK, Kind.ROUTER, Kind.PORT, Kind.FLOATING_IP)
-    return [Owner(kind, each) for kind in kinds for each, it in snapshot.documents(kind).items() if is_foreign(it)]
+    return [Owner(kind, each) for kind in kinds for each, it in snapshot.documents(kind).items() if is_unmanaged(it)]
 
 
 @dataclass
-class Site:
+class ReconciledDataplane:
     """A dataplane and its reconciler: central, or per node on one chassis."""
 
-    where: Where
+    where: RowPlacement
     dataplane: Dataplane
     driver: FakeDriver
     reconciler: Reconciler = field(init=False)
 
 
-class Remembering:
+class CompileCache:
     """Cache of compiled rows per view.
 
     A compiler is a pure function, and every resync calls it with the same arguments.
@@ -72,24 +82,28 @@ class Remembering:
         return self._known[owner]
 
 
-class World:
+class SimulatedDeployment:
     """A model, its dataplanes and a reconciler for each, with a clock that jumps to the next due time."""
 
     def __init__(
         self,
         seed: int | None = None,
         *,
-        dataplanes: tuple[Dataplane, ...] = PRODUCT,
-        places: Sequence[Where] = (),
+        dataplanes: tuple[Dataplane, ...] = PRODUCT_DATAPLANES,
+        places: Sequence[RowPlacement] = (),
         driver: type[FakeDriver] = FakeDriver,
     ) -> None:
         self._random = random.Random(seed)
-        self._failing = seed is not None
-        self.snapshot = EMPTY
+        self._injects_faults = seed is not None
+        self.snapshot = EMPTY_SNAPSHOT
         self.now = 0.0
-        by_name = {each.name: replace(each, compile_in_steps=Remembering(each.compile_in_steps)) for each in dataplanes}
+        by_name = {
+            each.name: replace(each, compile_in_steps=CompileCache(each.compile_in_steps)) for each in dataplanes
+        }
         self.sites = [
-            Site(where, by_name[where.dataplane], driver(by_name[where.dataplane].references, self._fault))
+            ReconciledDataplane(
+                where, by_name[where.dataplane], driver(by_name[where.dataplane].references, self._choose_fault)
+            )
             for where in places or places_of(dataplanes, ())
         ]
         self._start()
@@ -105,13 +119,13 @@ class World:
         (site,) = self.sites
         return site.reconciler
 
-    def site(self, where: Where) -> Site:
+    def site(self, where: RowPlacement) -> ReconciledDataplane:
         return next(site for site in self.sites if site.where == where)
 
-    async def go(self, state: State) -> None:
+    async def change_to(self, state: State) -> None:
         """Change the model to this state, as an API front end would, and run the reconcilers until they are idle."""
         self.mark(self._change(state))
-        await self.rest()
+        await self.run_until_idle()
         await self.check(state)
 
     async def crash(self, state: State, steps: int) -> None:
@@ -128,14 +142,14 @@ class World:
         self._start()
         for site in self.sites:
             await site.reconciler.resync(force=True)
-        await self.rest()
+        await self.run_until_idle()
 
     def mark(self, owners: Iterable[Owner]) -> None:
         dirty = list(owners)
         for site in self.sites:
             site.reconciler.mark(self._in_order(site.where, dirty) if site.where.chassis else dirty)
 
-    def _in_order(self, where: Where, owners: Iterable[Owner]) -> list[Owner]:
+    def _in_order(self, where: RowPlacement, owners: Iterable[Owner]) -> list[Owner]:
         """Owners in the order in which a node receives them.
 
         Owners that left its slice are last, even if others have them.
@@ -145,8 +159,8 @@ class World:
         there = sorted({*owners} - gone, key=creation_order)
         return [*there, *sorted(gone, key=creation_order, reverse=True)]
 
-    async def rest(self) -> None:
-        for _ in range(PATIENCE):
+    async def run_until_idle(self) -> None:
+        for _ in range(MAX_STEPS):
             if any([await site.reconciler.step() for site in self.sites]):
                 continue
             due = min((at for site in self.sites if (at := site.reconciler.next_due()) is not None), default=None)
@@ -154,22 +168,22 @@ class World:
                 return
             assert due > self.now, "a reconciler that spins"
             self.now = due
-        raise AssertionError(f"not at rest after {PATIENCE} steps")
+        raise AssertionError(f"not at rest after {MAX_STEPS} steps")
 
     async def check(self, state: State) -> None:
         """Assert that the rows are the story's, all is ACTIVE, and neither a restart nor a resync changes a row."""
         for site in self.sites:
             lines = [str(row) for rows in site.driver.rows.values() for row in rows.values()]
-            assert (site.where, sorted(lines)) == (site.where, wanted_rows(state, site.where))
-            assert await self._fresh(site).resync() == 0
-            assert await self._fresh(site).plan() == {}
+            assert (site.where, sorted(lines)) == (site.where, expected_rows(state, site.where))
+            assert await self._make_reconciler(site).resync() == 0
+            assert await self._make_reconciler(site).plan() == {}
         applies = [site.driver.applies for site in self.sites]
         self.mark(owners_with_rows(self.snapshot))
-        await self.rest()
+        await self.run_until_idle()
         assert [site.driver.applies for site in self.sites] == applies, "rewrote what was already right"
         for site in self.sites:
             failed = site.reconciler.statistics.failed
-            assert self._failing or failed == 0, "an apply failed that nothing made fail"
+            assert self._injects_faults or failed == 0, "an apply failed that nothing made fail"
         self._check_status(state)
 
     def _check_status(self, state: State) -> None:
@@ -188,35 +202,37 @@ class World:
     def dataplanes(self) -> Dataplanes:
         """Dataplanes of all sites, as a server sees them."""
         central = [
-            Central(reconciler=site.reconciler, condition=_well) for site in self.sites if not site.where.chassis
+            Central(reconciler=site.reconciler, condition=_ready_condition)
+            for site in self.sites
+            if not site.where.chassis
         ]
         nodes = [site for site in self.sites if site.where.chassis]
         return Dataplanes(lambda: self.snapshot, central, [site.dataplane for site in nodes])
 
     def _change(self, state: State) -> Iterable[Owner]:
-        news: dict[Owner, Foreign | None] = {
+        news: dict[Owner, UnmanagedObject | None] = {
             owner: state.foreign.get(owner)
             for owner in {*state.foreign, *foreign_documents(self.snapshot)}
             if state.foreign.get(owner) != self.snapshot.find(owner)
         }
         old = self.snapshot
-        seen = [owner for owner, _ in admitted(old, news)]
+        seen = [owner for owner, _ in consistent_updates(old, news)]
         known = {owner: old.find(owner) for owner in old.generations}
-        wanted = {owner: document for owner, document in state.documents.items() if not is_foreign(document)}
+        wanted = {owner: document for owner, document in state.documents.items() if not is_unmanaged(document)}
         puts = tuple(document for owner, document in wanted.items() if known.get(owner) != document)
         changes = Changes(puts=puts, deletes=tuple(owner for owner in known if owner not in wanted))
-        self.snapshot = apply_changes(with_facts(old, FOREIGN, news), changes, old.revision + 1)
-        dirty = list(affected(old, self.snapshot, (*seen, *changes.owners)))
-        self.snapshot = tell_health(state.told(self.snapshot), state.down)
+        self.snapshot = apply_changes(with_facts(old, UNMANAGED, news), changes, old.revision + 1)
+        dirty = list(find_affected_owners(old, self.snapshot, (*seen, *changes.owners)))
+        self.snapshot = with_down_members(state.with_facts(self.snapshot), state.down)
         told = {*old.down, *state.down}
         dirty += [Owner(kind, each) for kind in (Kind.LOAD_BALANCER, Kind.LOCAL_IP) for each in told]
-        for fact in (PLUGGED, CHASSIS, PROXIES, COVERING, OWN_ADDRESSES):
+        for fact in (PLUGGED, CHASSIS, PROXIES, DELEGATE_PORTS, OWN_ADDRESSES):
             before, after = getattr(old, fact.field), getattr(self.snapshot, fact.field)
             news = {key: after.get(key) for key in {*before, *after} if before.get(key) != after.get(key)}
-            dirty += fact.concerns(old, self.snapshot, news)
-        for wanted in (AGENTS_PROBE, COUNTS_ANSWERS):
+            dirty += fact.affected_owners(old, self.snapshot, news)
+        for wanted in (AGENTS_PROBE, COUNT_REPLY_BYTES):
             if getattr(old, wanted.field) != (now := getattr(self.snapshot, wanted.field)):
-                dirty += wanted.concerns(old, self.snapshot, now)
+                dirty += wanted.affected_owners(old, self.snapshot, now)
         if any(site.where.chassis for site in self.sites):  # their rows depend on the ports bound there
             dirty += [Owner(Kind.LOAD_BALANCER, each) for each in self.snapshot.load_balancers]
             dirty += [Owner(Kind.NETWORK, each) for each in self.snapshot.networks]
@@ -225,9 +241,9 @@ class World:
 
     def _start(self) -> None:
         for site in self.sites:
-            site.reconciler = self._fresh(site)
+            site.reconciler = self._make_reconciler(site)
 
-    def _fresh(self, site: Site) -> Reconciler:
+    def _make_reconciler(self, site: ReconciledDataplane) -> Reconciler:
         seen: dict[str, Snapshot] = {}
 
         def view() -> Snapshot:
@@ -238,56 +254,56 @@ class World:
 
         return Reconciler(dataplane=site.dataplane, driver=site.driver, snapshot=view, clock=lambda: self.now)
 
-    def _fault(self) -> Fault:
-        if not self._failing or self._random.random() >= FAILING:
+    def _choose_fault(self) -> Fault:
+        if not self._injects_faults or self._random.random() >= FAULT_PROBABILITY:
             return Fault.NONE
-        return self._random.choice([Fault.BEFORE, Fault.AFTER])
+        return self._random.choice([Fault.REJECTED, Fault.ANSWER_LOST])
 
 
-def wanted_rows(state: State, where: Where) -> list[str]:
+def expected_rows(state: State, where: RowPlacement) -> list[str]:
     return sorted(line for line in state.expected.get(where, "").splitlines() if not line.startswith("refused"))
 
 
-def _well() -> Condition:
-    return Condition(connected=True, writes=True)
+def _ready_condition() -> DataplaneState:
+    return DataplaneState(connected=True, is_leader=True)
 
 
-NOTHING = State(name="nothing", model="", expected={}, documents={}, down={})
+EMPTY_STATE = State(name="nothing", model="", expected={}, documents={}, down={})
 
 
-def walks(states: Sequence[State]) -> dict[str, list[State]]:
+def paths(states: Sequence[State]) -> dict[str, list[State]]:
     """Orders in which the states are visited; each ends with everything deleted."""
     ways = {
         "forward": list(states),
         "backward": list(reversed(states)),
         "last only": [states[-1]],
-        "there and back": [state for state in states for state in (state, NOTHING, state)],
+        "there and back": [state for state in states for state in (state, EMPTY_STATE, state)],
         "to and fro": [state for pair in pairwise(states) for state in (*pair, pair[0], pair[1])],
     }
     ways |= {f"alone: {state.name}": [state] for state in states}
-    return {name: [*way, NOTHING] for name, way in ways.items()}
+    return {name: [*way, EMPTY_STATE] for name, way in ways.items()}
 
 
 async def walk(
-    story: Story, way: Iterable[State], *, seed: int | None, restarting: bool, driver: type[FakeDriver]
+    story: Case, way: Iterable[State], *, seed: int | None, restarting: bool, driver: type[FakeDriver]
 ) -> None:
-    world = World(seed, dataplanes=story.dataplanes, places=story.places, driver=driver)
+    world = SimulatedDeployment(seed, dataplanes=story.dataplanes, places=story.places, driver=driver)
     for place, state in enumerate(way):
         if restarting:
             await world.crash(state, steps=place % 4)
         else:
-            await world.go(state)
+            await world.change_to(state)
     assert all(site.driver.rows == {} for site in world.sites)
 
 
-def walk_every_way(
-    story: Story, *, seed: int | None = None, restarting: bool = False, driver: type[FakeDriver] = FakeDriver
+def walk_every_path(
+    story: Case, *, seed: int | None = None, restarting: bool = False, driver: type[FakeDriver] = FakeDriver
 ) -> None:
-    for way in walks(story.states).values():
+    for way in paths(story.states).values():
         asyncio.run(walk(story, way, seed=seed, restarting=restarting, driver=driver))
 
 
-def check_goldens(story: Story) -> None:
+def check_goldens(story: Case) -> None:
     for state in story.states:
         rendered = render_state(state, story.dataplanes, story.places)
         told = {where: text for where, text in rendered.items() if text}

@@ -14,23 +14,23 @@ from typing import Any
 import httpx
 import pytest
 
-from harness.fuzz.machine import SCHEMA, SERVER, Machine, machine
-from harness.keystone.cloud import INSTALLED, SYSTEM, Cloud, keystone, options, password_of
+from harness.fuzz.machine import SCHEMA, SERVER, FuzzedServer, fuzzed_server
+from harness.keystone.cloud import INSTALLED, SYSTEM, KeystoneServer, keystone, options, password_of
 from harness.waiting import DEADLINE, wait_equal, wait_until
 
 pytestmark = pytest.mark.client
 
 BELOW_DEFAULT = 40  # seconds; less than the default of token_cache_seconds, so the option has an effect
-AWAY = "callers whose tokens are not remembered get 503"
+UNAVAILABLE = "callers whose tokens are not remembered get 503"
 LBS, NETWORKS = "/load-balancer/v2.0/lbaas/loadbalancers", "/network/v2.0/networks"
 POOLS = "/load-balancer/v2.0/lbaas/pools"
 OPENSTACK, OURS = (Path(sys.executable).with_name(name) for name in ("openstack", "fairlead"))
 
 
 @dataclass
-class Place:
-    cloud: Cloud
-    server: Machine
+class KeystoneSite:
+    cloud: KeystoneServer
+    server: FuzzedServer
     clouds: str
 
     def run(self, who: str, command: str, program: Path = OPENSTACK) -> "subprocess.CompletedProcess[str]":
@@ -56,28 +56,28 @@ class Place:
     def log(self) -> str:
         return self.server.log.read_text()
 
-    def questions(self, administrator: str) -> int:
+    def keystone_requests(self, administrator: str) -> int:
         """Return the server's own count of requests to Keystone about tokens."""
         text = self.call(administrator, "GET", "/metrics").text
         return sum(map(int, re.findall(r"^fairlead_keystone_requests_total\S* (\d+)\.0$", text, re.MULTILINE)))
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KeystoneSite]:
     if not (INSTALLED.exists() and SERVER.exists() and SCHEMA.exists()):
         reason = f"needs .venv-keystone (scripts/keystone makes it), {SERVER} and {SCHEMA}"
         pytest.fail(reason) if os.environ.get("CI") else pytest.skip(reason)
     folder = tmp_path_factory.mktemp("cloud")
-    with keystone(folder) as cloud, machine(folder, options(cloud, folder)) as server:
-        cloud.announce(server.url)
-        yield Place(cloud, server, cloud.clouds())
-        assert [line for line in server.mistakes() if AWAY not in line] == []
+    with keystone(folder) as cloud, fuzzed_server(folder, options(cloud, folder)) as server:
+        cloud.register_fairlead(server.url)
+        yield KeystoneSite(cloud, server, cloud.clouds())
+        assert [line for line in server.bug_reports() if UNAVAILABLE not in line] == []
         for secret in (password_of("fairlead"), "gAAAAA"):
             assert secret not in server.log.read_text()
 
 
 @pytest.fixture(scope="module")
-def web(place: Place) -> dict[str, Any]:
+def web(place: KeystoneSite) -> dict[str, Any]:
     """Create a load balancer as alice with the client."""
     place.good("alice", "network create net")
     place.good("alice", "subnet create --network net --subnet-range 10.0.0.0/24 sub")
@@ -89,7 +89,7 @@ def names(listed: list[dict[str, Any]]) -> list[str]:
     return sorted(each.get("name") or each["Name"] for each in listed)
 
 
-def test_the_client_finds_both_doors_by_the_catalogue_and_projects_are_apart(place: Place, web: dict[str, Any]):
+def test_client_finds_both_apis_in_the_catalogue_and_projects_are_isolated(place: KeystoneSite, web: dict[str, Any]):
     assert web["project_id"] == place.cloud.ids["shop"]
     seen = {
         ("alice", "loadbalancer list"): ["web"],
@@ -104,7 +104,7 @@ def test_the_client_finds_both_doors_by_the_catalogue_and_projects_are_apart(pla
     assert dict(zip(seen, found, strict=True)) == seen
 
 
-def test_who_may_write_is_who_has_the_role(place: Place, web: dict[str, Any]):
+def test_only_roles_with_write_access_may_write(place: KeystoneSite, web: dict[str, Any]):
     words = {
         ("rita", "loadbalancer set --name mine web"): "Policy does not allow this request to be performed. (HTTP 403)",
         ("rita", "network create mine"): "rule:create_network is disallowed by policy",
@@ -118,7 +118,7 @@ def test_who_may_write_is_who_has_the_role(place: Place, web: dict[str, Any]):
     assert names(place.good("bob", "network list")) == ["given"]
 
 
-def test_roles(place: Place, web: dict[str, Any]):
+def test_keystone_roles_work_in_both_apis_and_octavia_roles_in_its_own(place: KeystoneSite, web: dict[str, Any]):
     """Keystone's roles work in both APIs, and Octavia's older ones in its own."""
     lists = {
         "alice": (["web"], ["net"]),
@@ -138,7 +138,7 @@ def test_roles(place: Place, web: dict[str, Any]):
 
 
 @pytest.mark.parametrize("who", ["alice", "root"])
-def test_our_own_commands_log_in_as_the_stock_client_does(place: Place, web: dict[str, Any], who: str):
+def test_fairlead_commands_log_in_like_the_stock_client(place: KeystoneSite, web: dict[str, Any], who: str):
     token = place.cloud.token("alice")
     body = {
         "pool": {"name": f"pool-{who}", "protocol": "TCP", "lb_algorithm": "SOURCE_IP", "loadbalancer_id": web["id"]}
@@ -153,7 +153,7 @@ def test_our_own_commands_log_in_as_the_stock_client_does(place: Place, web: dic
     assert "no pool" in refused.stderr.lower()
 
 
-def test_scopes(place: Place, web: dict[str, Any]):
+def test_system_scope_is_accepted_and_domain_or_missing_scope_is_rejected(place: KeystoneSite, web: dict[str, Any]):
     cloud = place.cloud
     root, sam = cloud.token("admin", SYSTEM), cloud.token("sam", SYSTEM)
     body = {"loadbalancer": {"vip_network_id": web["vip_network_id"]}}
@@ -173,14 +173,14 @@ def test_scopes(place: Place, web: dict[str, Any]):
         assert (refused.status_code, refused.json()["NeutronError"]["type"]) == (403, "PolicyNotAuthorized")
 
 
-def test_the_project_is_that_of_the_token_whatever_the_caller_says(place: Place, web: dict[str, Any]):
+def test_project_is_taken_from_the_token_not_from_headers(place: KeystoneSite, web: dict[str, Any]):
     bob = place.cloud.token("bob")
     listed = place.call(bob, "GET", LBS, **{"X-Project-Id": place.cloud.ids["shop"], "X-Roles": "admin"})
     assert listed.json()["loadbalancers"] == []
     assert place.call(bob, "GET", f"{LBS}/{web['id']}").status_code in (403, 404)
 
 
-def test_application_credentials(place: Place, web: dict[str, Any]):
+def test_application_credentials_work_except_with_access_rules(place: KeystoneSite, web: dict[str, Any]):
     cloud, alice = place.cloud, place.cloud.token("alice")
 
     def by_credential(**more: object) -> str:
@@ -196,12 +196,12 @@ def test_application_credentials(place: Place, web: dict[str, Any]):
     assert place.call(by_credential(access_rules=rules), "GET", NETWORKS).status_code == 401
 
 
-def wait_refused(place: Place, token: str) -> None:
+def wait_refused(place: KeystoneSite, token: str) -> None:
     """Wait until the cache entry of the token expires; tests/api/keystone test the time with a virtual clock."""
     wait_equal(lambda: place.call(token, "GET", LBS).status_code, 401, seconds=BELOW_DEFAULT)
 
 
-def test_a_token_that_is_revoked_is_refused_when_its_cache_entry_expires(place: Place):
+def test_a_token_that_is_revoked_is_refused_when_its_cache_entry_expires(place: KeystoneSite):
     token = place.cloud.token("alice")
     assert place.call(token, "GET", LBS).status_code == 200
     place.cloud.revoke(token)
@@ -214,10 +214,10 @@ def test_a_token_that_is_revoked_is_refused_when_its_cache_entry_expires(place: 
     assert answer.json()["error"]["title"] == "Unauthorized"
 
 
-def test_a_project_that_is_disabled_and_a_user_that_is_deleted(place: Place):
+def test_disabled_project_and_deleted_user_are_rejected(place: KeystoneSite):
     cloud = place.cloud
-    cloud.make("project", "gone", domain_id="default")
-    cloud.make("user", "ben", domain_id="default", password=password_of("ben"))
+    cloud.create("project", "gone", domain_id="default")
+    cloud.create("user", "ben", domain_id="default", password=password_of("ben"))
     for project in ("gone", "other"):
         cloud.grant(f"/projects/{cloud.ids[project]}", "ben", "member")
     in_gone, in_other = (cloud.token("ben", {"project": {"id": cloud.ids[project]}}) for project in ("gone", "other"))
@@ -230,35 +230,35 @@ def test_a_project_that_is_disabled_and_a_user_that_is_deleted(place: Place):
 
 
 @pytest.mark.parametrize("token", ["nonsense", "gAAAAA" + "x" * 177, "x" * 5000, ""])
-def test_what_is_no_token(place: Place, token: str):
+def test_invalid_token_is_rejected(place: KeystoneSite, token: str):
     assert place.call(token, "GET", LBS).status_code == 401
 
 
-def test_while_keystone_is_away(place: Place, web: dict[str, Any]):
+def test_known_tokens_stay_valid_and_others_get_503_while_keystone_is_down(place: KeystoneSite, web: dict[str, Any]):
     """Known tokens stay valid; each unknown one is answered 503 after one request to Keystone, in the format of the
     front end; all tokens are accepted again when Keystone is back."""
     cloud = place.cloud
     known, new, root = cloud.token("alice"), cloud.token("bob"), cloud.token("admin", SYSTEM)
     assert place.call(known, "GET", LBS).status_code == 200
-    place.questions(root)
+    place.keystone_requests(root)
     cloud.stop()
 
     def log_after_a_known_call() -> str:
         assert place.call(known, "GET", LBS).json()["loadbalancers"][0]["name"] == "web"
         return place.log()
 
-    wait_until(log_after_a_known_call, "a question about the known token", is_enough=lambda log: AWAY in log)
-    asked = place.questions(root)
+    wait_until(log_after_a_known_call, "a question about the known token", is_enough=lambda log: UNAVAILABLE in log)
+    asked = place.keystone_requests(root)
     assert place.call(known, "GET", LBS).json()["loadbalancers"][0]["name"] == "web"
     balancing, networking = place.call(new, "GET", LBS), place.call(new, "GET", NETWORKS)
-    assert place.questions(root) - asked <= 4, "more than one question for a request"
+    assert place.keystone_requests(root) - asked <= 4, "more than one question for a request"
     assert (balancing.status_code, balancing.json()["faultcode"]) == (503, "Server")
     assert (networking.status_code, networking.json()["NeutronError"]["type"]) == (503, "HTTPServiceUnavailable")
     assert balancing.headers["retry-after"] == "2"
     assert "error" in place.call(new, "GET", "/operator/plan").json()
     cloud.start()
     wait_equal(lambda: place.call(new, "GET", LBS).status_code, 200)
-    assert place.log().count(AWAY) <= 3  # once for each reason
+    assert place.log().count(UNAVAILABLE) <= 3  # once for each reason
     assert place.log().count("answers again") == 1
 
 
@@ -269,7 +269,9 @@ def test_while_keystone_is_away(place: Place, web: dict[str, Any]):
         ({"KEYSTONE_URL": "{url}/nothing"}, "answers 404 to a log-in: keystone.url is not that of the Identity API v3"),
     ],
 )
-def test_a_server_does_not_start_with_what_cannot_work(place: Place, tmp_path: Path, wrong: dict[str, str], words: str):
+def test_server_does_not_start_with_unusable_keystone_options(
+    place: KeystoneSite, tmp_path: Path, wrong: dict[str, str], words: str
+):
     environment = {
         **options(place.cloud, tmp_path),
         "FAIRLEAD_STORE_PATH": str(tmp_path / "db"),

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, PrivateFormat
 
-from fairlead.keystores.decryption import Opener
+from fairlead.keystores.decryption import Decrypter
 from fairlead.keystores.interface import Content, Unreadable
-from fairlead.keystores.material import checked, has_to_be_opened
+from fairlead.keystores.material import needs_decryption, normalize
 from fairlead.model.queries.secrets import Role
 from harness.certificates import Authority, key_pem
 
@@ -25,8 +25,8 @@ def locked(phrase: bytes) -> bytes:
 
 
 @pytest.fixture
-async def opener() -> AsyncIterator[Opener]:
-    opener = Opener()
+async def opener() -> AsyncIterator[Decrypter]:
+    opener = Decrypter()
     try:
         yield opener
     finally:
@@ -35,7 +35,7 @@ async def opener() -> AsyncIterator[Opener]:
 
 def made_by_openssl(folder: Path, *more: str) -> bytes:
     """Make a bundle as operators do, without a pass phrase."""
-    (folder / "whole.pem").write_text(WEB.whole)
+    (folder / "whole.pem").write_text(WEB.certificate_and_key)
     words = ["openssl", "pkcs12", "-export", "-in", folder / "whole.pem", "-passout", "pass:", *more]
     return subprocess.run(words, check=True, capture_output=True).stdout
 
@@ -45,27 +45,27 @@ def made_by_openssl(folder: Path, *more: str) -> bytes:
     [
         Content(material=WEB.bundle),
         Content(material=WEB.pem.encode() + locked(b"secret"), phrase=b"secret"),
-        Content(material=WEB.whole.encode(), phrase=b"of no use"),
+        Content(material=WEB.certificate_and_key.encode(), phrase=b"of no use"),
     ],
     ids=["pkcs12", "pass phrase", "not locked"],
 )
-async def test_what_was_opened_is_pem(opener: Opener, content: Content):
-    assert has_to_be_opened(Role.CERTIFICATE, content)
+async def test_opened_material_is_pem(opener: Decrypter, content: Content):
+    assert needs_decryption(Role.CERTIFICATE, content)
     for _ in range(2):
-        assert WEB.whole == checked(Role.CERTIFICATE, await opener.open(content))
+        assert WEB.certificate_and_key == normalize(Role.CERTIFICATE, await opener.decrypt(content))
 
 
-async def test_bundles_as_openssl_makes_them(opener: Opener, tmp_path: Path):
+async def test_openssl_pkcs12_bundles_are_opened(opener: Decrypter, tmp_path: Path):
     for more in ((), ("-keypbe", "NONE", "-certpbe", "NONE"), ("-nomac",)):
-        opened = await opener.open(Content(material=made_by_openssl(tmp_path, *more)))
-        assert WEB.whole == checked(Role.CERTIFICATE, opened)
+        opened = await opener.decrypt(Content(material=made_by_openssl(tmp_path, *more)))
+        assert WEB.certificate_and_key == normalize(Role.CERTIFICATE, opened)
 
 
-def test_what_has_to_be_opened():
-    plain = Content(material=WEB.whole.encode())
-    assert not has_to_be_opened(Role.CERTIFICATE, plain)
-    assert not has_to_be_opened(Role.AUTHORITY, Content(material=WEB.bundle))
-    assert not has_to_be_opened(Role.REVOCATIONS, Content(material=b"", phrase=b"secret"))
+def test_plain_certificates_authorities_and_crls_need_no_opening():
+    plain = Content(material=WEB.certificate_and_key.encode())
+    assert not needs_decryption(Role.CERTIFICATE, plain)
+    assert not needs_decryption(Role.AUTHORITY, Content(material=WEB.bundle))
+    assert not needs_decryption(Role.REVOCATIONS, Content(material=b"", phrase=b"secret"))
 
 
 @pytest.mark.parametrize(
@@ -79,9 +79,11 @@ def test_what_has_to_be_opened():
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-async def test_what_cannot_be_opened_is_refused_without_a_word_of_it(opener: Opener, content: Content, why: str):
+async def test_unopenable_material_is_rejected_without_leaking_the_secret(
+    opener: Decrypter, content: Content, why: str
+):
     with pytest.raises(Unreadable, match=why) as refused:
-        await opener.open(content)
+        await opener.decrypt(content)
     assert "secret" not in str(refused.value)
     assert "secret" not in repr(content)
     assert refused.value.__cause__ is None
@@ -100,30 +102,30 @@ def with_rounds(bundle: bytes, known: int, rounds: int) -> bytes:
     return bytes(grown)
 
 
-async def test_a_file_that_takes_too_long_is_refused_and_the_next_is_served(opener: Opener, tmp_path: Path):
+async def test_slow_key_file_is_rejected_and_the_next_one_is_served(opener: Decrypter, tmp_path: Path):
     usual = made_by_openssl(tmp_path, "-iter", "70000")
 
     with pytest.raises(Unreadable, match=r"more than 1 s of a processor"):
-        await opener.open(Content(material=with_rounds(usual, 70_000, ABSURD)))
-    assert WEB.whole == checked(Role.CERTIFICATE, await opener.open(Content(material=usual)))
+        await opener.decrypt(Content(material=with_rounds(usual, 70_000, ABSURD)))
+    assert WEB.certificate_and_key == normalize(Role.CERTIFICATE, await opener.decrypt(Content(material=usual)))
 
 
-async def test_who_waits_no_more_leaves_nothing_to_who_comes_next(opener: Opener, tmp_path: Path):
+async def test_cancelled_request_ends_the_opener_process(opener: Decrypter, tmp_path: Path):
     slow = with_rounds(made_by_openssl(tmp_path, "-iter", "70000"), 70_000, ABSURD)
 
-    await opener.open(Content(material=WEB.bundle))
+    await opener.decrypt(Content(material=WEB.bundle))
     before = opener._process
-    waiting = asyncio.create_task(opener.open(Content(material=slow)))
+    waiting = asyncio.create_task(opener.decrypt(Content(material=slow)))
     await asyncio.sleep(0)
     waiting.cancel()
     await asyncio.wait([waiting])
     assert before is not None
     assert before.returncode is not None
-    assert WEB.whole == checked(Role.CERTIFICATE, await opener.open(Content(material=WEB.bundle)))
+    assert WEB.certificate_and_key == normalize(Role.CERTIFICATE, await opener.decrypt(Content(material=WEB.bundle)))
 
 
-async def test_nothing_is_left_when_nobody_asks_any_more(opener: Opener):
-    await opener.open(Content(material=WEB.bundle))
+async def test_closing_the_opener_ends_its_process(opener: Decrypter):
+    await opener.decrypt(Content(material=WEB.bundle))
     process = opener._process
     await opener.close()
     assert process is not None

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fairlead.keystores.directory import Directory
-from fairlead.keystores.interface import LARGEST, Unreadable
+from fairlead.keystores.interface import MAX_CONTENT_BYTES, Unreadable
 
 
 @pytest.fixture
@@ -38,18 +38,18 @@ async def test_a_reference_names_a_file_of_the_project(folder: Path):
         *("web.pem\0", "web.pem\n", ".web.pem", "http://127.0.0.1/v1/containers/1", "x" * 129, "ключ"),
     ],
 )
-async def test_a_reference_leads_nowhere_else(folder: Path, reference: str):
+async def test_reference_outside_the_project_folder_is_rejected(folder: Path, reference: str):
     with pytest.raises(Unreadable, match="name of a file"):
         await read(folder, reference)
 
 
 @pytest.mark.parametrize("project", ["", ".", "..", "../keys/theirs", "ours/../theirs", "/etc", "a\0"])
-async def test_a_project_that_names_no_folder_has_nothing(folder: Path, project: str):
+async def test_invalid_project_name_has_no_keys(folder: Path, project: str):
     with pytest.raises(Unreadable, match="no keys"):
         await read(folder, "web.pem", project)
 
 
-async def test_no_link_is_followed(folder: Path):
+async def test_symbolic_links_are_not_followed(folder: Path):
     (folder / "ours" / "other.pem").symlink_to(folder / "theirs" / "web.pem")
     (folder / "ours" / "own.pem").symlink_to(folder / "ours" / "web.pem")
     (folder / "third").symlink_to(folder / "theirs")
@@ -58,7 +58,7 @@ async def test_no_link_is_followed(folder: Path):
             await read(folder, reference, project)
 
 
-async def test_who_asks_cannot_tell_what_others_have(folder: Path):
+async def test_error_does_not_reveal_files_of_other_projects(folder: Path):
     put(folder / "theirs" / "secret.pem", "it")
     said = []
     for reference in ("secret.pem", "nothing.pem"):
@@ -68,9 +68,9 @@ async def test_who_asks_cannot_tell_what_others_have(folder: Path):
     assert ["the project has no such file"] * 2 == said
 
 
-async def test_what_is_no_secret_or_no_file_is_refused(folder: Path):
+async def test_insecure_oversized_or_special_file_is_rejected(folder: Path):
     put(folder / "ours" / "open.pem", "key", 0o644)
-    put(folder / "ours" / "large.pem", "x" * (LARGEST + 1))
+    put(folder / "ours" / "large.pem", "x" * (MAX_CONTENT_BYTES + 1))
     (folder / "ours" / "folder.pem").mkdir()
     os.mkfifo(folder / "ours" / "pipe.pem", 0o600)
     for name, why in (("open", "everybody"), ("large", "bytes"), ("folder", "no file"), ("pipe", "no file")):

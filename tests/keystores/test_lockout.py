@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from fairlead.keystores.material import MAX_SIGNATURES, checked, lockout_of, valid_lists, weakness_of
+from fairlead.keystores.material import MAX_SIGNATURES, lockout_of, normalize, valid_lists, weakness_of
 from fairlead.model.queries.secrets import Role
-from harness.certificates import Authority, Issued, key_pem
+from harness.certificates import Authority, SignedCertificate, key_pem
 from harness.proxied import PROGRAM, needs_haproxy
 from harness.waiting import eventually
 
@@ -59,7 +59,7 @@ LOCKED_OUT: Mapping[str, tuple[Sequence[Authority], Sequence[str]]] = {
     "may not revoke": ([WITHOUT_LISTS], [WITHOUT_LISTS.revoke()]),
 }
 CASES = {**{name: case[:2] for name, case in ACCEPTED.items()}, **LOCKED_OUT}
-SHOWN: Mapping[str, tuple[Issued, str]] = {
+SHOWN: Mapping[str, tuple[SignedCertificate, str]] = {
     "root": (ROOT.issue("shown"), ""),
     "inner": (INNER.issue("shown"), INNER.pem),
     "other": (OTHER.issue("shown"), ""),
@@ -77,56 +77,56 @@ defaults
 
 
 def said(authorities: Sequence[Authority], lists: Sequence[str]) -> str:
-    bundle = checked(Role.AUTHORITY, "".join(each.pem for each in authorities).encode())
-    return lockout_of(bundle, checked(Role.REVOCATIONS, "".join(lists).encode()), datetime.now(UTC))
+    bundle = normalize(Role.AUTHORITY, "".join(each.pem for each in authorities).encode())
+    return lockout_of(bundle, normalize(Role.REVOCATIONS, "".join(lists).encode()), datetime.now(UTC))
 
 
 @pytest.mark.parametrize("name", ACCEPTED)
-def test_lists_that_let_any_certificate_in_are_accepted(name: str) -> None:
+def test_revocation_lists_that_admit_any_certificate_are_accepted(name: str) -> None:
     authorities, lists, _ = ACCEPTED[name]
     assert said(authorities, lists) == ""
 
 
 @pytest.mark.parametrize("name", LOCKED_OUT)
-def test_lists_that_lock_everybody_out_are_refused_with_the_remedy(name: str) -> None:
+def test_revocation_lists_that_block_all_certificates_name_the_remedy(name: str) -> None:
     words = "there is no valid list of revoked certificates by CN=root, so every certificate is rejected; add that list"
     if name == "no root":
         words = "none of the authorities signs itself, so no certificate is accepted; add the root and its list"
     assert said(*LOCKED_OUT[name]) == words
 
 
-def test_many_authorities_of_one_name_take_bounded_time() -> None:
+def test_many_authorities_with_one_name_are_checked_in_bounded_time() -> None:
     """Of more signatures than are verified nothing is said."""
     lists = [NAMESAKE.revoke()] * (MAX_SIGNATURES + 1)
     assert said([ROOT], lists[:-1]) != ""
     assert said([ROOT], lists) == ""
 
 
-def test_a_later_list_takes_the_place_of_an_expired_one() -> None:
+def test_renewed_revocation_list_replaces_an_expired_one() -> None:
     now = datetime.now(UTC)
-    renewed = checked(Role.REVOCATIONS, (EXPIRED + LISTS).encode())
+    renewed = normalize(Role.REVOCATIONS, (EXPIRED + LISTS).encode())
     assert weakness_of(Role.REVOCATIONS, renewed, now) == ""
     assert "has expired on" in weakness_of(Role.REVOCATIONS, renewed, now + timedelta(days=2))
-    beside = checked(Role.REVOCATIONS, (EXPIRED + OTHER.revoke()).encode())
+    beside = normalize(Role.REVOCATIONS, (EXPIRED + OTHER.revoke()).encode())
     assert "has expired on" in weakness_of(Role.REVOCATIONS, beside, now)
 
 
-def test_a_list_without_an_end_does_not_expire() -> None:
+def test_revocation_list_without_an_end_does_not_expire() -> None:
     later = datetime.now(UTC) + timedelta(days=36_500)
     for lists in (WITHOUT_END, EXPIRED + WITHOUT_END, WITHOUT_END + EXPIRED):
-        assert weakness_of(Role.REVOCATIONS, checked(Role.REVOCATIONS, lists.encode()), later) == ""
-    beside = checked(Role.REVOCATIONS, (OTHER.revoke() + WITHOUT_END).encode())
+        assert weakness_of(Role.REVOCATIONS, normalize(Role.REVOCATIONS, lists.encode()), later) == ""
+    beside = normalize(Role.REVOCATIONS, (OTHER.revoke() + WITHOUT_END).encode())
     assert "has expired on" in weakness_of(Role.REVOCATIONS, beside, later)
 
 
-def test_which_lists_are_valid_is_told_in_their_order() -> None:
-    lists = checked(Role.REVOCATIONS, (EXPIRED + WITHOUT_END + FUTURE + LISTS).encode())
+def test_validity_of_revocation_lists_is_returned_in_order() -> None:
+    lists = normalize(Role.REVOCATIONS, (EXPIRED + WITHOUT_END + FUTURE + LISTS).encode())
     now = datetime.now(UTC)
     assert valid_lists(lists, now) == (False, True, False, True)
     assert valid_lists(lists, now + timedelta(hours=2)) == (False, True, True, True)
 
 
-def test_a_long_name_of_an_authority_stays_short() -> None:
+def test_error_about_long_authority_names_is_bounded() -> None:
     many = [Authority(f"{number:060}") for number in range(10)]
     assert len(said(many, [LISTS])) < 400
 
@@ -142,7 +142,7 @@ def write_shown(folder: Path) -> list[str]:
 def haproxy(folder: Path) -> Iterator[None]:
     """For each case: a socket for clients, `f<case>`, and for each certificate that a member shows one from which that
     member is reached, `l<case>.<certificate>`. Sockets have short paths (unix(7))."""
-    (folder / "own.pem").write_text(OTHER.issue("own").whole)
+    (folder / "own.pem").write_text(OTHER.issue("own").certificate_and_key)
     lines = [HEAD]
     for place in range(len(SHOWN)):
         lines.append(f"frontend m{place}\n bind unix@{folder}/m{place} ssl crt {folder}/{place}.pem")
@@ -184,7 +184,7 @@ def showing(path: Path) -> ssl.SSLContext:
 
 
 @needs_haproxy
-async def test_haproxy_accepts_what_the_check_says(tmp_path: Path) -> None:
+async def test_haproxy_accepts_exactly_the_certificates_of_the_check(tmp_path: Path) -> None:
     wanted = [*(names for _, _, names in ACCEPTED.values()), *([] for _ in LOCKED_OUT)]
     shown = [showing(tmp_path / name) for name in write_shown(tmp_path)]
     with haproxy(tmp_path):

@@ -15,8 +15,8 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509 import load_pem_x509_certificate
 
 from fairlead.keystores import material
-from fairlead.keystores.interface import LARGEST, Unreadable
-from fairlead.keystores.material import checked
+from fairlead.keystores.interface import MAX_CONTENT_BYTES, Unreadable
+from fairlead.keystores.material import normalize
 from fairlead.model.queries.secrets import Role
 from harness.certificates import Authority, key_pem, new_key
 from harness.step_counter import step
@@ -33,18 +33,18 @@ def _plain(key: object, algorithm: object = NoEncryption()) -> str:
 @pytest.mark.parametrize(
     "content",
     [
-        WEB.whole,
+        WEB.certificate_and_key,
         key_pem(WEB.key) + WEB.pem,
         f"a comment\n{WEB.pem}\n\n{key_pem(WEB.key)}\nmore".replace("\n", "\r\n"),
     ],
     ids=["pem", "key first", "with words"],
 )
-def test_a_certificate_is_one_pem_whatever_it_came_as(content: str):
-    assert WEB.whole == checked(CERTIFICATE, content.encode())
+def test_certificate_and_key_in_any_order_become_one_pem(content: str):
+    assert WEB.certificate_and_key == normalize(CERTIFICATE, content.encode())
 
 
 def test_the_certificate_of_the_key_comes_first():
-    assert WEB.pem + CA.pem + key_pem(WEB.key) == checked(CERTIFICATE, (CA.pem + WEB.whole).encode())
+    assert WEB.pem + CA.pem + key_pem(WEB.key) == normalize(CERTIFICATE, (CA.pem + WEB.certificate_and_key).encode())
 
 
 def _pem_of(der: bytes) -> str:
@@ -79,52 +79,60 @@ def _with_wrong_exponent() -> str:
     [
         (lambda: WEB.pem + key_pem(new_key()), "does not fit"),
         (lambda: WEB.pem, "no private key"),
-        (lambda: WEB.whole + key_pem(new_key()), "several private keys"),
+        (lambda: WEB.certificate_and_key + key_pem(new_key()), "several private keys"),
         (lambda: key_pem(WEB.key), "no certificate"),
-        (lambda: WEB.whole.replace("MI", "MJ"), "cannot be read"),
+        (lambda: WEB.certificate_and_key.replace("MI", "MJ"), "cannot be read"),
         (lambda: WEB.pem + _plain(WEB.key, BestAvailableEncryption(b"secret")), "pass phrase"),
         (lambda: WEB.pem + _plain(rsa.generate_private_key(65537, 1024)), "1024 bits"),
         (lambda: WEB.pem + _plain(dsa.generate_private_key(1024)), "nobody serves"),
         (lambda: WEB.pem + _with_wrong_exponent(), "cannot be read"),
         (lambda: key_pem(WEB.key) + _of_version_5(WEB.pem), "no certificate in PEM that can be read"),
-        (lambda: CA.issue("web.example", key=ec.generate_private_key(ec.SECP192R1())).whole, "192 bits"),
-        (lambda: WEB.whole + CA.issue("small", key=rsa.generate_private_key(65537, 1024)).pem, "1024 bits"),
+        (lambda: CA.issue("web.example", key=ec.generate_private_key(ec.SECP192R1())).certificate_and_key, "192 bits"),
+        (
+            lambda: WEB.certificate_and_key + CA.issue("small", key=rsa.generate_private_key(65537, 1024)).pem,
+            "1024 bits",
+        ),
         (_signed_with_sha1, "signed with sha1"),
         (lambda: "", "no private key"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_nobody_could_serve_is_refused_without_a_word_of_it(made: Callable[[], str], why: str):
+def test_unusable_certificate_is_rejected_without_leaking_material(made: Callable[[], str], why: str):
     with pytest.raises(Unreadable, match=why) as refused:
-        checked(CERTIFICATE, made().encode())
+        normalize(CERTIFICATE, made().encode())
     assert "BEGIN" not in str(refused.value)
     assert refused.value.__cause__ is None
 
 
-def test_authorities_and_lists_of_revoked_ones():
+def test_authorities_and_revocation_lists_are_extracted():
     revoked = CA.revoke(WEB)
-    assert CA.pem + WEB.pem == checked(AUTHORITY, (CA.pem + "words\n" + WEB.whole).encode())
-    assert revoked * 2 == checked(REVOCATIONS, (revoked + "words\n" + revoked).encode())
-    for role, content in ((AUTHORITY, revoked), (REVOCATIONS, CA.pem), (AUTHORITY, ""), (REVOCATIONS, WEB.whole)):
+    assert CA.pem + WEB.pem == normalize(AUTHORITY, (CA.pem + "words\n" + WEB.certificate_and_key).encode())
+    assert revoked * 2 == normalize(REVOCATIONS, (revoked + "words\n" + revoked).encode())
+    for role, content in (
+        (AUTHORITY, revoked),
+        (REVOCATIONS, CA.pem),
+        (AUTHORITY, ""),
+        (REVOCATIONS, WEB.certificate_and_key),
+    ):
         with pytest.raises(Unreadable):
-            checked(role, content.encode())
+            normalize(role, content.encode())
 
 
 @pytest.mark.parametrize("mark", ["PRIVATE KEY", "X509 CRL", "CERTIFICATE"])
 @pytest.mark.parametrize("role", Role)
-def test_what_only_begins_takes_no_longer_than_what_ends(role: Role, mark: str):
+def test_unterminated_pem_is_parsed_in_linear_time(role: Role, mark: str):
     """The number of steps is linear in the number of marks; the regular expression's cost per mark is bounded."""
     line = f"-----BEGIN {mark}-----".encode()
-    marks = LARGEST // len(line)
+    marks = MAX_CONTENT_BYTES // len(line)
     before = step()
     with pytest.raises(Unreadable):
-        checked(role, line * marks)
+        normalize(role, line * marks)
     assert step() - before < 4 * marks
 
 
-def test_a_large_key_is_read_once_and_without_openssls_search_for_factors(monkeypatch: pytest.MonkeyPatch):
+def test_large_rsa_key_is_loaded_once_without_a_primality_test(monkeypatch: pytest.MonkeyPatch):
     """The check runs in the event loop, and a primality test would take seconds."""
-    whole = CA.issue("large.example", key=rsa.generate_private_key(65537, 4096)).whole
+    whole = CA.issue("large.example", key=rsa.generate_private_key(65537, 4096)).certificate_and_key
     read = list[object]()
 
     def load(pem: bytes, phrase: None, *, unsafe_skip_rsa_key_validation: bool) -> object:
@@ -132,5 +140,5 @@ def test_a_large_key_is_read_once_and_without_openssls_search_for_factors(monkey
         return load_pem_private_key(pem, phrase, unsafe_skip_rsa_key_validation=unsafe_skip_rsa_key_validation)
 
     monkeypatch.setattr(material, "load_pem_private_key", load)
-    assert whole == checked(CERTIFICATE, whole.encode())
+    assert whole == normalize(CERTIFICATE, whole.encode())
     assert read == [True]

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.keystores.material import checked, weakness_of
+from fairlead.keystores.material import normalize, weakness_of
 from fairlead.model.queries.secrets import Role
 from harness.certificates import Authority
-from harness.odd_certificates import REFUSED, SERVED
+from harness.odd_certificates import ACCEPTED, REJECTED
 from harness.proxied import PROGRAM, needs_haproxy
 
 pytestmark = [needs_haproxy]
@@ -34,18 +34,18 @@ def is_loaded(folder: Path, pem: str) -> bool:
     return subprocess.run(words, capture_output=True, check=False).returncode == 0
 
 
-@pytest.mark.parametrize("make", SERVED.values(), ids=SERVED)
-def test_what_is_served(tmp_path: Path, make: Callable[[Path], str]) -> None:
-    pem = checked(Role.CERTIFICATE, make(tmp_path).encode())
+@pytest.mark.parametrize("make", ACCEPTED.values(), ids=ACCEPTED)
+def test_servable_certificate_is_loaded_by_haproxy(tmp_path: Path, make: Callable[[Path], str]) -> None:
+    pem = normalize(Role.CERTIFICATE, make(tmp_path).encode())
     assert weakness_of(Role.CERTIFICATE, pem, NOW) == ""
     assert is_loaded(tmp_path, pem)
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_is_refused_with_the_reason(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("name", REJECTED)
+def test_weak_certificate_is_rejected_with_the_reason(tmp_path: Path, name: str) -> None:
     """The certificate is readable: if already in use, it is served when HAProxy loads it."""
-    make, why = REFUSED[name]
-    pem = checked(Role.CERTIFICATE, make(tmp_path).encode())
+    make, why = REJECTED[name]
+    pem = normalize(Role.CERTIFICATE, make(tmp_path).encode())
     assert weakness_of(Role.CERTIFICATE, pem, NOW) == why
     assert is_loaded(tmp_path, pem) is (name in LOADED)
 
@@ -53,7 +53,7 @@ def test_what_is_refused_with_the_reason(tmp_path: Path, name: str) -> None:
 def test_an_expired_list_of_revoked_certificates_is_refused() -> None:
     """HAProxy treats it as an error of each client's certificate."""
     authority = Authority()
-    pem = checked(Role.REVOCATIONS, authority.revoke(authority.issue("client")).encode())
+    pem = normalize(Role.REVOCATIONS, authority.revoke(authority.issue("client")).encode())
     end = NOW + timedelta(days=2)
     assert weakness_of(Role.REVOCATIONS, pem, NOW) == ""
     assert weakness_of(Role.REVOCATIONS, pem, end).startswith("a list of revoked certificates has expired on ")

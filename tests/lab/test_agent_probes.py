@@ -9,8 +9,17 @@ import pytest
 from fairlead.lab import Lab, Protocol, agents
 from fairlead.lab.load import Load, Target
 from fairlead.lab.service import start, stop
-from harness.lab.members import HTTP, ask, cut_cable, end_process, frozen, mend_cable, start_process, wait_members
-from harness.lab.site import Site, open_site
+from harness.lab.members import (
+    HTTP,
+    ask,
+    cut_cable,
+    end_process,
+    frozen_process,
+    mend_cable,
+    start_process,
+    wait_members,
+)
+from harness.lab.site import LabSite, open_site
 from harness.waiting import pause, wait_until
 
 pytestmark = pytest.mark.lab
@@ -21,7 +30,7 @@ QUICK = {"type": "TCP", "delay": 1, "delay_ms": 100, "timeout": 1, "max_retries"
 
 
 @pytest.fixture(scope="module")
-def site(lab: Lab) -> Iterator[Site]:
+def site(lab: Lab) -> Iterator[LabSite]:
     site = open_site(lab, FAIRLEAD_HEALTH_PROBER="agents")
     site.network("pine", "10.0.0.0/24", "fd00:a::/64")
     site.network("larch", "10.0.1.0/24", "fd00:b::/64")
@@ -36,7 +45,7 @@ def site(lab: Lab) -> Iterator[Site]:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def nodes(site: Site) -> Iterator[dict[str, agents.Agent]]:
+def nodes(site: LabSite) -> Iterator[dict[str, agents.Agent]]:
     """Agents by chassis; a test may replace them."""
     started = {agent.chassis: agent for agent in agents.start(site.lab.layout, site.url)}
     yield started
@@ -50,7 +59,7 @@ def load_to(vip: str) -> Load:
 
 
 @contextmanager
-def dead(site: Site, name: str, death: str) -> Iterator[None]:
+def dead(site: LabSite, name: str, death: str) -> Iterator[None]:
     """Make one of three members fail, wait until no chassis has flows to it, and restore it at the end."""
     die, revive = DEATHS[death]
     die(site, name)
@@ -64,7 +73,7 @@ def dead(site: Site, name: str, death: str) -> Iterator[None]:
 
 @pytest.mark.parametrize("version", [4, 6])
 @pytest.mark.parametrize("death", DEATHS)
-def test_a_dead_member_gets_its_last_connection_soon(site: Site, death: str, version: int):
+def test_no_connection_fails_once_a_dead_member_is_detected(site: LabSite, death: str, version: int):
     """No connection fails after the failure was detected, nor after the recovery."""
     with (
         site.balancer(f"pine-v{version}", MEMBERS, version=version, healthmonitor=HTTP) as balancer,
@@ -76,22 +85,22 @@ def test_a_dead_member_gets_its_last_connection_soon(site: Site, death: str, ver
             assert set(ask(site, "far", balancer, Protocol.TCP).answers) == {"p2", "p3"}
         wait_members(site, ONLINE=3)
         site.lab.wait_synced()
-        assert running.stop().broken == []
+        assert running.stop().failed == []
 
 
 @pytest.mark.parametrize("death", DEATHS)
 @pytest.mark.extended
-def test_with_quick_probes_too_and_as_often_as_it_dies(site: Site, death: str):
+def test_quick_probes_protect_connections_through_repeated_member_failures(site: LabSite, death: str):
     with site.balancer("pine-v4", MEMBERS, healthmonitor=QUICK) as balancer:
         for _ in range(3):
             wait_members(site, ONLINE=3)
             site.lab.wait_synced()
             with dead(site, "p1", death), site.lab.load("near", load_to(balancer.vip)) as running:
                 assert set(ask(site, "far", balancer, Protocol.TCP).answers) == {"p2", "p3"}
-                assert running.stop().broken == []
+                assert running.stop().failed == []
 
 
-def test_who_is_probed_and_what_was_seen_can_be_read(site: Site):
+def test_operator_api_lists_members_with_chassis_and_probe_result(site: LabSite):
     with site.balancer("pine-v4", MEMBERS, healthmonitor={**HTTP, "url_path": "/"}):
         wait_members(site, ONLINE=3)
         rows = httpx.get(f"{site.url}/operator/health").json()["health"]
@@ -104,7 +113,7 @@ def test_who_is_probed_and_what_was_seen_can_be_read(site: Site):
 
 
 @pytest.mark.extended
-def test_agents_and_servers_that_end_or_freeze_cost_no_connection(site: Site, nodes: dict[str, agents.Agent]):
+def test_stopped_or_frozen_agents_and_servers_break_no_connection(site: LabSite, nodes: dict[str, agents.Agent]):
     """A member is down all the time, and must never receive a connection."""
     layout, listen = site.lab.layout, site.url.removeprefix("http://")
     with site.balancer("pine-v4", MEMBERS, healthmonitor=HTTP) as balancer:
@@ -115,17 +124,17 @@ def test_agents_and_servers_that_end_or_freeze_cost_no_connection(site: Site, no
         with site.lab.load("near", load_to(balancer.vip)) as running:
             nodes["chassis2"].stop()
             nodes["chassis2"] = agents.start_one(layout, site.url, "chassis2")
-            with frozen(nodes["chassis1"].process.pid):
+            with frozen_process(nodes["chassis1"].process.pid):
                 pause(3)
             assert site.service.process is not None
-            with frozen(site.service.process.pid):
+            with frozen_process(site.service.process.pid):
                 pause(3)
             site.service.process.kill()
             site.service.process.wait()
             again = start(layout, listen, {"FAIRLEAD_HEALTH_PROBER": "agents"})
             wait_members(site, ONLINE=2, ERROR=1)
             site.lab.wait_synced()
-            broken = running.stop().broken
+            broken = running.stop().failed
         start_process(site, "p3")
         wait_members(site, ONLINE=3)
     stop(layout, again)

@@ -12,7 +12,7 @@ import pytest
 
 from fairlead.lab import Lab, Protocol, Traffic, agents
 from fairlead.model.documents.addresses import derive_mac
-from harness.lab.site import PORT, Site, open_site
+from harness.lab.site import PORT, LabSite, open_site
 from harness.waiting import wait_equal
 
 pytestmark = [pytest.mark.lab, pytest.mark.ovn]
@@ -22,7 +22,7 @@ CLIENTS = ("near", "far")
 
 
 @pytest.fixture(scope="module")
-def site(lab: Lab) -> Iterator[Site]:
+def site(lab: Lab) -> Iterator[LabSite]:
     """The owner is on chassis1, with a replica and a client on each chassis."""
     site = open_site(lab)
     site.network("sepia", "10.0.0.0/24", "fd00:a::/64")
@@ -38,17 +38,17 @@ def site(lab: Lab) -> Iterator[Site]:
 
 
 @pytest.fixture(scope="module")
-def nodes(site: Site) -> Iterator[dict[str, agents.Agent]]:
+def nodes(site: LabSite) -> Iterator[dict[str, agents.Agent]]:
     with site.counting() as found:
         yield found
 
 
-def port(site: Site, name: str) -> Any:
+def port(site: LabSite, name: str) -> Any:
     return site.cloud.network.find_port(name, ignore_missing=False)
 
 
 @contextmanager
-def local_ip(site: Site, version: int, *replicas: str) -> Iterator[Callable[[], None]]:
+def local_ip(site: LabSite, version: int, *replicas: str) -> Iterator[Callable[[], None]]:
     """A Local IP at the owner's address. Yields a function that deletes it."""
     address, made = site.address("holder", version), list[Any]()
 
@@ -69,19 +69,19 @@ def local_ip(site: Site, version: int, *replicas: str) -> Iterator[Callable[[], 
         delete()
 
 
-def learn(site: Site, client: str, version: int) -> None:
+def learn(site: LabSite, client: str, version: int) -> None:
     """Resolve the address again, independently of earlier announcements."""
     address = site.address("holder", version)
     site.lab.exec(client, ["ip", "neigh", "flush", "to", address])
     assert ask(site, client, version) == {"holder"}
 
 
-def known(site: Site, client: str, version: int) -> str:
+def known(site: LabSite, client: str, version: int) -> str:
     found = site.lab.exec(client, ["ip", "neigh", "show", "to", site.address("holder", version)]).split()
     return found[found.index("lladdr") + 1] if "lladdr" in found else ""
 
 
-def ask(site: Site, client: str, version: int, protocol: Protocol = Protocol.TCP) -> set[str]:
+def ask(site: LabSite, client: str, version: int, protocol: Protocol = Protocol.TCP) -> set[str]:
     """Names that answer ten connections to the owner's address."""
     traffic = Traffic(
         to=site.address("holder", version), port=PORT, count=10, concurrency=5, protocol=protocol, timeout=30
@@ -91,14 +91,14 @@ def ask(site: Site, client: str, version: int, protocol: Protocol = Protocol.TCP
     return set(result.answers)
 
 
-def all_know(site: Site, version: int, mac: str) -> None:
+def all_know(site: LabSite, version: int, mac: str) -> None:
     for client in CLIENTS:
         wait_equal(lambda client=client: known(site, client, version), mac)
 
 
 @BOTH
-def test_machines_follow_when_an_address_becomes_a_local_ip_and_when_it_is_a_ports_again(
-    site: Site, nodes: dict[str, agents.Agent], version: int
+def test_neighbour_caches_follow_creation_and_deletion_of_a_local_ip(
+    site: LabSite, nodes: dict[str, agents.Agent], version: int
 ):
     owner = port(site, "holder")
     for client in CLIENTS:
@@ -117,8 +117,8 @@ def test_machines_follow_when_an_address_becomes_a_local_ip_and_when_it_is_a_por
 
 
 @BOTH
-def test_machines_that_knew_the_owner_are_led_to_the_replica_on_their_node(
-    site: Site, nodes: dict[str, agents.Agent], version: int
+def test_clients_with_a_cached_owner_mac_reach_the_replica_on_their_chassis(
+    site: LabSite, nodes: dict[str, agents.Agent], version: int
 ):
     owner = port(site, "holder")
     for client in CLIENTS:
@@ -132,7 +132,9 @@ def test_machines_that_knew_the_owner_are_led_to_the_replica_on_their_node(
 
 @BOTH
 @pytest.mark.extended
-def test_what_happens_while_no_agent_is_there_is_said_later(site: Site, nodes: dict[str, agents.Agent], version: int):
+def test_local_ip_changes_made_without_agents_are_announced_on_agent_start(
+    site: LabSite, nodes: dict[str, agents.Agent], version: int
+):
     """Both the creation and the deletion of the Local IP are announced later."""
     owner = port(site, "holder")
     for client in CLIENTS:

@@ -9,8 +9,8 @@ from functools import partial
 import pytest
 
 from fairlead.lab import Lab, LabError, Protocol, Traffic, TrafficResult
-from harness.lab.members import segments_sent_again
-from harness.lab.site import Balancer, Site, open_site
+from harness.lab.members import retransmitted_segments
+from harness.lab.site import CreatedBalancer, LabSite, open_site
 from harness.waiting import wait_equal, wait_until
 
 pytestmark = [pytest.mark.lab, pytest.mark.ovn]
@@ -23,7 +23,7 @@ CHI_SQUARE_9 = 33.7
 
 
 @pytest.fixture(scope="module")
-def site(lab: Lab) -> Iterator[Site]:
+def site(lab: Lab) -> Iterator[LabSite]:
     """Dual-stack networks: blue and green joined by a router, and lonely without one.
 
     Ten members on blue, clients on all.
@@ -45,7 +45,7 @@ def site(lab: Lab) -> Iterator[Site]:
     site.close()
 
 
-def ask(site: Site, client: str, balancer: Balancer, count: int = 40, **more: object) -> TrafficResult:
+def ask(site: LabSite, client: str, balancer: CreatedBalancer, count: int = 40, **more: object) -> TrafficResult:
     words = {"count": count, "concurrency": 8, "timeout": 30, **more}
     return site.lab.traffic(client, Traffic(to=balancer.vip, port=80, **words))  # type: ignore[arg-type]
 
@@ -56,7 +56,7 @@ def check_all_answered(result: TrafficResult, members: list[str]) -> None:
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("version", [4, 6])
-def test_every_client_is_answered_by_every_member(site: Site, protocol: Protocol, version: int):
+def test_every_client_is_answered_by_every_member(site: LabSite, protocol: Protocol, version: int):
     """Clients are on the same switch, on another one across the router, and on each chassis."""
     members = MEMBERS[:2]
     with site.balancer(f"blue-v{version}", members, protocol=protocol.value.upper(), version=version) as balancer:
@@ -66,7 +66,7 @@ def test_every_client_is_answered_by_every_member(site: Site, protocol: Protocol
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("version", [4, 6])
-def test_a_vip_on_another_network_than_its_members(site: Site, protocol: Protocol, version: int):
+def test_vip_on_another_network_than_its_members_is_served(site: LabSite, protocol: Protocol, version: int):
     members = MEMBERS[:2]
     with site.balancer(f"green-v{version}", members, protocol=protocol.value.upper(), version=version) as balancer:
         for client in CLIENTS:
@@ -75,7 +75,7 @@ def test_a_vip_on_another_network_than_its_members(site: Site, protocol: Protoco
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("version", [4, 6])
-def test_a_network_without_a_router(site: Site, protocol: Protocol, version: int):
+def test_vip_is_served_on_a_network_without_a_router(site: LabSite, protocol: Protocol, version: int):
     with site.balancer(f"lonely-v{version}", ["alone1"], protocol=protocol.value.upper(), version=version) as balancer:
         check_all_answered(ask(site, "alone2", balancer, protocol=protocol), ["alone1"])
         ping(site, "alone2", balancer.vip)
@@ -83,12 +83,12 @@ def test_a_network_without_a_router(site: Site, protocol: Protocol, version: int
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("version", [4, 6])
-def test_a_member_that_calls_its_own_vip(site: Site, protocol: Protocol, version: int):
+def test_member_reaches_itself_through_its_own_vip(site: LabSite, protocol: Protocol, version: int):
     with site.balancer("blue-v" + str(version), ["m0"], protocol=protocol.value.upper(), version=version) as balancer:
         check_all_answered(ask(site, "m0", balancer, protocol=protocol), ["m0"])
 
 
-def test_weights_of_3_to_1(site: Site):
+def test_connections_follow_member_weights_of_3_to_1(site: LabSite):
     with site.balancer("blue-v4", ["m0", "m1"], weights={"m0": 3}) as balancer:
         result = ask(site, "near1", balancer, 400)
         assert result.errors == {}
@@ -96,7 +96,7 @@ def test_weights_of_3_to_1(site: Site):
 
 
 @pytest.mark.extended
-def test_ten_equal_members_are_even_in_the_table_and_on_the_wire(site: Site):
+def test_ten_equal_members_have_even_slots_and_even_connections(site: LabSite):
     with site.balancer("blue-v4", MEMBERS) as balancer:
         backends = site.lab.exec("central", ["ovn-nbctl", "get", "Load_Balancer", f"{balancer.id}-tcp", "vips"])
         slots = Counter(re.findall(r"(10\.0\.0\.\d+):8080", backends))
@@ -110,7 +110,7 @@ def test_ten_equal_members_are_even_in_the_table_and_on_the_wire(site: Site):
 
 
 @pytest.mark.extended
-def test_one_of_ten_goes_and_no_key_of_the_others_moves(site: Site):
+def test_deleting_one_of_ten_members_moves_no_key_of_the_others(site: LabSite):
     with site.balancer("blue-v4", MEMBERS) as balancer:
         before = ask(site, "near1", balancer, 1500, source_port_from=20_000)
         site.cloud.load_balancer.delete_member(site.member(balancer, "m3"), balancer.pool)
@@ -122,7 +122,7 @@ def test_one_of_ten_goes_and_no_key_of_the_others_moves(site: Site):
         assert moved == []
 
 
-def test_a_member_joins_and_keys_move_only_to_it(site: Site):
+def test_keys_move_only_to_an_added_member(site: LabSite):
     """Two members have a table of two buckets, three a table of 32, which is equivalent to the shorter one."""
     with site.balancer("blue-v4", ["m0", "m1"]) as balancer:
         before = ask(site, "near1", balancer, 1000, source_port_from=30_000)
@@ -135,22 +135,22 @@ def test_a_member_joins_and_keys_move_only_to_it(site: Site):
 
 
 @pytest.mark.parametrize("off", [{"weight": 0}, {"is_admin_state_up": False}])
-def test_a_drained_member_keeps_its_connections_and_gets_no_new_one(site: Site, off: dict[str, object]):
+def test_draining_or_disabled_member_keeps_connections_and_gets_no_new_ones(site: LabSite, off: dict[str, object]):
     with (
         site.balancer("blue-v4", ["m0", "m1"]) as balancer,
         site.lab.hold("near2", Traffic(to=balancer.vip, port=80)) as held,
     ):
-        name = held.ask("before").split()[0]
+        name = held.exchange("before").split()[0]
         other = {"m0": "m1", "m1": "m0"}[name]
         site.set_member(balancer, name, **off)
         check_all_answered(ask(site, "near1", balancer, 200), [other])
         check_all_answered(ask(site, "near2", balancer, 200), [other])
-        assert held.ask("after").split() == [name, "after"]
+        assert held.exchange("after").split() == [name, "after"]
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("version", [4, 6])
-def test_persistence_keeps_a_client_with_its_member(site: Site, protocol: Protocol, version: int):
+def test_source_ip_persistence_keeps_a_client_on_one_member(site: LabSite, protocol: Protocol, version: int):
     """A client keeps its member from the first connection on, on all ports; added members take only their share."""
     persistence: dict[str, object] = {"type": "SOURCE_IP"}
     if protocol is Protocol.UDP:
@@ -168,7 +168,7 @@ def test_persistence_keeps_a_client_with_its_member(site: Site, protocol: Protoc
 
 
 @pytest.mark.parametrize("version", [4, 6])
-def test_the_source_ip_algorithm_sends_a_client_to_one_member(site: Site, version: int):
+def test_the_source_ip_algorithm_sends_a_client_to_one_member(site: LabSite, version: int):
     with site.balancer(f"blue-v{version}", MEMBERS, version=version, lb_algorithm="SOURCE_IP") as balancer:
         chosen = {}
         for client in (*CLIENTS, *MEMBERS):
@@ -180,24 +180,24 @@ def test_the_source_ip_algorithm_sends_a_client_to_one_member(site: Site, versio
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("version", [4, 6])
-def test_without_a_live_member_the_client_is_refused_at_once(site: Site, protocol: Protocol, version: int):
+def test_first_segment_to_a_vip_without_members_is_refused(site: LabSite, protocol: Protocol, version: int):
     with site.balancer(f"blue-v{version}", [], protocol=protocol.value.upper(), version=version) as balancer:
         for client in ("near1", "far2"):
             assert ask(site, client, balancer, 4, protocol=protocol).errors == {"refused": 4}
             wait_until(partial(refused_by_the_first_segment, site, client, balancer, protocol))
 
 
-def refused_by_the_first_segment(site: Site, client: str, balancer: Balancer, protocol: Protocol) -> bool:
+def refused_by_the_first_segment(site: LabSite, client: str, balancer: CreatedBalancer, protocol: Protocol) -> bool:
     """Whether the first segment of each connection is refused.
 
     A slow machine may take more than a second, after which a SYN is sent again (RFC 6298, section 2).
     """
-    before = segments_sent_again(site, client)
+    before = retransmitted_segments(site, client)
     assert ask(site, client, balancer, 4, protocol=protocol).errors == {"refused": 4}
-    return segments_sent_again(site, client) == before
+    return retransmitted_segments(site, client) == before
 
 
-def test_a_port_without_a_listener_is_refused_at_once(site: Site):
+def test_connection_to_a_port_without_a_listener_is_refused(site: LabSite):
     with site.balancer("blue-v4", ["m0"]) as balancer:
         for client in ("near1", "far2"):
             result = site.lab.traffic(client, Traffic(to=balancer.vip, port=81, count=2))
@@ -205,23 +205,23 @@ def test_a_port_without_a_listener_is_refused_at_once(site: Site):
 
 
 @pytest.mark.parametrize("version", [4, 6])
-def test_the_vip_answers_ping(site: Site, version: int):
+def test_the_vip_answers_ping(site: LabSite, version: int):
     with site.balancer(f"blue-v{version}", ["m0"], version=version) as balancer:
         for client in CLIENTS:
             ping(site, client, balancer.vip)
 
 
-def test_a_router_interface_added_and_removed_later(site: Site):
+def test_network_reaches_the_vip_only_while_its_router_interface_exists(site: LabSite):
     """A network joins the domain of an existing VIP, is served, and leaves again."""
     site.network("late", "10.0.2.0/24")
     site.machines("late", {"late1": "chassis2"})
     router = site.cloud.network.find_router("r1")
     with site.balancer("blue-v4", ["m0", "m1"]) as balancer:
         assert ask(site, "late1", balancer, 1, timeout=0.5).answers == {}
-        site.join(router, "late-v4")
+        site.add_interface(router, "late-v4")
         site.lab.wait_synced()
         check_all_answered(ask(site, "late1", balancer), ["m0", "m1"])
-        site.part(router, "late-v4")
+        site.remove_interface(router, "late-v4")
         site.lab.wait_synced()
         assert ask(site, "late1", balancer, 1, timeout=0.5).answers == {}
         check_all_answered(ask(site, "near1", balancer), ["m0", "m1"])
@@ -230,7 +230,7 @@ def test_a_router_interface_added_and_removed_later(site: Site):
     site.cloud.network.delete_network(site.cloud.network.find_network("late"))
 
 
-def test_everything_deleted_leaves_no_row(site: Site):
+def test_deleting_every_object_leaves_no_ovn_row(site: LabSite):
     site.lab.wait_synced()
     before = site.our_rows()
     network = site.network("brief", "10.0.3.0/24", "fd00:d::/64")
@@ -246,14 +246,14 @@ def test_everything_deleted_leaves_no_row(site: Site):
     for balancer in made:
         site.cloud.load_balancer.delete_load_balancer(balancer.id, cascade=True)
     for subnet in ("brief-v4", "brief-v6"):
-        site.part(router, subnet)
+        site.remove_interface(router, subnet)
     site.cloud.network.delete_router(router)
     site.cloud.network.delete_port(port)
     site.cloud.network.delete_network(network)
     wait_equal(site.our_rows, before)
 
 
-def ping(site: Site, client: str, address: str) -> None:
+def ping(site: LabSite, client: str, address: str) -> None:
     """Ping the address. The first request may be lost, because there is no neighbour entry yet."""
     with suppress(LabError):
         site.lab.exec(client, ["ping", "-c", "1", "-W", "1", address])

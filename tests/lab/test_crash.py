@@ -12,15 +12,15 @@ import httpx
 import pytest
 
 from fairlead.lab import Lab
-from harness.lab.northbound import breaking
-from harness.lab.servers import LBS, NETWORKS, POOLS, SUBNETS, Server, rows_of, serving
+from harness.lab.northbound import unreliable_northbound
+from harness.lab.servers import LBS, NETWORKS, POOLS, SUBNETS, FairleadProcess, rows_of, serving
 from harness.pools import upper_half
 from harness.waiting import pause, wait_equal, wait_until
 
 pytestmark = [pytest.mark.lab, pytest.mark.extended]
 
-KILLS = 50
-LONGEST_LIFE = 0.4
+MAX_KILLS = 50
+MAX_LIFETIME = 0.4
 OVN_KILLS = 15
 BETWEEN_WRITES = 0.005
 """Seconds; about 100 changes per second."""
@@ -42,7 +42,7 @@ class NodeCounts:
     acknowledged: int = 0
 
 
-def write_until_it_dies(server: Server, subnet: str, node_counts: NodeCounts, chance: random.Random) -> None:
+def write_until_it_dies(server: FairleadProcess, subnet: str, node_counts: NodeCounts, chance: random.Random) -> None:
     with suppress(httpx.TransportError):
         while True:
             node_counts.acknowledged += write_once(server.client, subnet, node_counts, chance)
@@ -115,14 +115,14 @@ def good(answer: httpx.Response) -> httpx.Response:
     return answer
 
 
-def build(server: Server) -> str:
+def create_objects(server: FairleadProcess) -> str:
     """Create a network, and return the id of its subnet."""
-    network = server.make(NETWORKS, "network", name="net")["id"]
-    subnet: str = server.make(SUBNETS, "subnet", network_id=network, **CIDR)["id"]
+    network = server.create(NETWORKS, "network", name="net")["id"]
+    subnet: str = server.create(SUBNETS, "subnet", network_id=network, **CIDR)["id"]
     return subnet
 
 
-def check(server: Server, node_counts: NodeCounts) -> None:
+def check(server: FairleadProcess, node_counts: NodeCounts) -> None:
     found = server.balancers()
     assert {balancer["provisioning_status"] for balancer in found.values()} <= {"ACTIVE"}
     sure = {identity: name for identity, name in node_counts.names.items() if identity not in node_counts.unsure}
@@ -137,37 +137,37 @@ def check_rows(lab: Lab, folder: Path) -> None:
     """Assert that a new server, without memory, finds all rows right, and each once."""
     with serving(lab, folder, **MARK) as fresh:
         wait_until(fresh.is_ready)
-        wait_until(fresh.has_nothing_to_do)
+        wait_until(fresh.is_idle)
     for table, keys in rows_of(lab, "crash").items():
         assert len(keys) == len(set(keys)), table
 
 
-def tear_down(server: Server, lab: Lab) -> None:
+def tear_down(server: FairleadProcess, lab: Lab) -> None:
     for identity in server.balancers():
         good(server.client.delete(f"{LBS}/{identity}?cascade=true"))
     for network in server.client.get(NETWORKS).json()["networks"]:
         good(server.client.delete(f"{NETWORKS}/{network['id']}"))
-    wait_until(server.has_nothing_to_do)
+    wait_until(server.is_idle)
     assert rows_of(lab, "crash") == {}
 
 
-def test_fifty_kills_under_a_stream_of_writes(lab: Lab, tmp_path: Path):
+def test_acknowledged_writes_survive_fifty_kills_of_the_server(lab: Lab, tmp_path: Path):
     """In every fifth round OVN's database is killed too, shortly before it would confirm the server's writes."""
     chance, node_counts = random.Random(7), NodeCounts()
     with serving(lab, tmp_path, **MARK) as server:
-        subnet = build(server)
-    for life in range(KILLS):
-        with serving(lab, tmp_path, **MARK) as server, breaking(lab) as northbound:
+        subnet = create_objects(server)
+    for life in range(MAX_KILLS):
+        with serving(lab, tmp_path, **MARK) as server, unreliable_northbound(lab) as northbound:
             writer = Thread(target=write_until_it_dies, args=(server, subnet, node_counts, chance))
             writer.start()
-            writer.join(chance.uniform(0, LONGEST_LIFE))
+            writer.join(chance.uniform(0, MAX_LIFETIME))
             if life % 5 == 0:
                 northbound.kill()
             server.kill()
             writer.join()
-    assert node_counts.acknowledged > KILLS
+    assert node_counts.acknowledged > MAX_KILLS
     with serving(lab, tmp_path, **MARK) as server:
-        wait_until(server.has_nothing_to_do)
+        wait_until(server.is_idle)
         check(server, node_counts)
         check_rows(lab, tmp_path)
         tear_down(server, lab)
@@ -177,7 +177,7 @@ def test_fifty_kills_under_a_stream_of_writes(lab: Lab, tmp_path: Path):
 
 
 @contextmanager
-def stream(server: Server, subnet: str, node_counts: NodeCounts, chance: random.Random) -> Iterator[None]:
+def stream(server: FairleadProcess, subnet: str, node_counts: NodeCounts, chance: random.Random) -> Iterator[None]:
     """Continuous changes. Each is acknowledged, or rejected without a write, whatever the state of OVN."""
     enough, failures = Event(), list[BaseException]()
 
@@ -199,21 +199,21 @@ def stream(server: Server, subnet: str, node_counts: NodeCounts, chance: random.
     assert failures == []
 
 
-def dark(server: Server, subnet: str, chance: random.Random) -> str:
+def hold_down(server: FairleadProcess, subnet: str, chance: random.Random) -> str:
     """Create a load balancer while OVN is down: the request is acknowledged, and the status is not ACTIVE."""
     made = create(server.client, subnet, NodeCounts(), chance)
     assert server.balancer(made)["provisioning_status"] in ("PENDING_CREATE", "ERROR")
     return made
 
 
-def all_active(server: Server) -> bool:
+def all_active(server: FairleadProcess) -> bool:
     return {each["provisioning_status"] for each in server.balancers().values()} <= {"ACTIVE"}
 
 
-def test_fifteen_kills_of_the_northbound_database_under_a_stream_of_writes(lab: Lab, tmp_path: Path):
+def test_acknowledged_writes_survive_fifteen_kills_of_the_northbound_database(lab: Lab, tmp_path: Path):
     chance, node_counts = random.Random(8), NodeCounts()
-    with serving(lab, tmp_path, **MARK) as server, breaking(lab) as northbound:
-        subnet = build(server)
+    with serving(lab, tmp_path, **MARK) as server, unreliable_northbound(lab) as northbound:
+        subnet = create_objects(server)
         with stream(server, subnet, node_counts, chance):
             for _ in range(OVN_KILLS):
                 applied, acknowledged = figure(server, "applied"), node_counts.acknowledged
@@ -226,27 +226,27 @@ def test_fifteen_kills_of_the_northbound_database_under_a_stream_of_writes(lab: 
                 northbound.start()
                 wait_until(server.is_ready)
         wait_until(lambda: all_active(server))
-        wait_until(server.has_nothing_to_do)
+        wait_until(server.is_idle)
         check(server, node_counts)
         check_rows(lab, tmp_path)
         tear_down(server, lab)
     print(f"{node_counts.acknowledged} changes acknowledged")
 
 
-def figure(server: Server, name: str) -> int:
+def figure(server: FairleadProcess, name: str) -> int:
     number: int = server.client.get("/operator/statistics").json()[name]
     return number
 
 
-def test_what_is_asked_for_while_the_northbound_database_is_dead_is_never_called_active(lab: Lab, tmp_path: Path):
+def test_objects_created_while_northbound_is_down_are_not_reported_active(lab: Lab, tmp_path: Path):
     chance, node_counts = random.Random(9), NodeCounts()
-    with serving(lab, tmp_path, **MARK) as server, breaking(lab) as northbound:
-        subnet = build(server)
+    with serving(lab, tmp_path, **MARK) as server, unreliable_northbound(lab) as northbound:
+        subnet = create_objects(server)
         old = create(server.client, subnet, node_counts, chance)
         wait_until(lambda: all_active(server))
         northbound.kill()
         wait_until(lambda: not server.is_ready())
-        made = dark(server, subnet, chance)
+        made = hold_down(server, subnet, chance)
         assert server.balancer(old)["provisioning_status"] == "ACTIVE"
         member = {"address": "10.0.7.7", "protocol_port": 80}
         answer = server.client.post(f"{POOLS}/{node_counts.pools[old]}/members", json={"member": member})
@@ -263,63 +263,63 @@ def test_what_is_asked_for_while_the_northbound_database_is_dead_is_never_called
 
 
 @pytest.mark.parametrize("seconds", [0.3, 2.0])
-def test_a_short_freeze_of_the_northbound_database_is_waited_for(lab: Lab, tmp_path: Path, seconds: float):
+def test_short_northbound_freeze_keeps_the_connection_and_its_transactions(lab: Lab, tmp_path: Path, seconds: float):
     """No inactivity probe fails, so the connection remains, and pending transactions complete."""
     chance, node_counts = random.Random(10), NodeCounts()
-    with serving(lab, tmp_path, **MARK) as server, breaking(lab) as northbound:
-        subnet = build(server)
+    with serving(lab, tmp_path, **MARK) as server, unreliable_northbound(lab) as northbound:
+        subnet = create_objects(server)
         with stream(server, subnet, node_counts, chance):
             wait_until(lambda: node_counts.acknowledged > 50)
             northbound.freeze()
             pause(seconds)
-            made = dark(server, subnet, chance)
+            made = hold_down(server, subnet, chance)
             northbound.thaw()
             wait_equal(lambda: server.balancer(made)["provisioning_status"], "ACTIVE")
         wait_until(lambda: all_active(server))
-        wait_until(server.has_nothing_to_do)
+        wait_until(server.is_idle)
         assert "disconnected" not in server.log.read_text()
         check(server, node_counts)
         check_rows(lab, tmp_path)
         tear_down(server, lab)
 
 
-def test_a_long_freeze_of_the_northbound_database_in_which_the_server_dies_too(lab: Lab, tmp_path: Path):
+def test_server_killed_during_a_long_northbound_freeze_converges_on_restart(lab: Lab, tmp_path: Path):
     """The server detects a connection without traffic; a server that starts meanwhile serves its API without OVN."""
     chance, node_counts = random.Random(11), NodeCounts()
-    with breaking(lab) as northbound:
+    with unreliable_northbound(lab) as northbound:
         with serving(lab, tmp_path, **MARK, FAIRLEAD_OVN_PROBE_INTERVAL="5") as server:
-            subnet = build(server)
+            subnet = create_objects(server)
             with stream(server, subnet, node_counts, chance):
                 wait_until(lambda: node_counts.acknowledged > 50)
                 northbound.freeze()
                 wait_until(lambda: not server.is_ready())
-                made = dark(server, subnet, chance)
+                made = hold_down(server, subnet, chance)
                 wait_equal(lambda: server.balancer(made)["provisioning_status"], "ERROR")
             server.kill()
         with serving(lab, tmp_path, **MARK) as server:
             assert (server.is_ready(), server.client.get("/healthz").status_code) == (False, 200)
-            dark(server, subnet, chance)
+            hold_down(server, subnet, chance)
             with stream(server, subnet, node_counts, chance):
                 northbound.thaw()
                 wait_until(server.is_ready)
                 wait_equal(lambda: server.balancer(made)["provisioning_status"], "ACTIVE")
             wait_until(lambda: all_active(server))
-            wait_until(server.has_nothing_to_do)
+            wait_until(server.is_idle)
             check(server, node_counts)
             check_rows(lab, tmp_path)
             tear_down(server, lab)
 
 
-def test_many_deletions_that_were_acknowledged_are_done_by_the_next_server(lab: Lab, tmp_path: Path):
+def test_restarted_server_applies_many_acknowledged_deletions(lab: Lab, tmp_path: Path):
     """The mass-deletion guard is for a wrong store; this store has the deletions."""
     chance, node_counts = random.Random(12), NodeCounts()
-    with breaking(lab) as northbound:
+    with unreliable_northbound(lab) as northbound:
         with serving(lab, tmp_path, **MARK) as server:
-            subnet = build(server)
+            subnet = create_objects(server)
             for _ in range(30):
                 create(server.client, subnet, node_counts, chance)
             wait_until(lambda: all_active(server))
-            wait_until(server.has_nothing_to_do)
+            wait_until(server.is_idle)
             northbound.kill()
             for identity in list(node_counts.names)[:25]:
                 good(server.client.delete(f"{LBS}/{identity}?cascade=true"))
@@ -328,7 +328,7 @@ def test_many_deletions_that_were_acknowledged_are_done_by_the_next_server(lab: 
             server.kill()
             northbound.start()
         with serving(lab, tmp_path, **MARK) as server:
-            wait_until(server.has_nothing_to_do)
+            wait_until(server.is_idle)
             check(server, node_counts)
             check_rows(lab, tmp_path)
             tear_down(server, lab)

@@ -12,7 +12,7 @@ import pytest
 
 from fairlead.lab import Lab, Protocol, processes
 from harness.lab.members import ask, members, wait_members
-from harness.lab.site import Site, open_site
+from harness.lab.site import LabSite, open_site
 from harness.waiting import wait_until
 
 pytestmark = [pytest.mark.lab, pytest.mark.extended]
@@ -22,7 +22,7 @@ MONITOR = {"type": "TCP", "delay": 1, "timeout": 1, "max_retries": 1, "max_retri
 
 
 @pytest.fixture(scope="module")
-def site(lab: Lab) -> Iterator[Site]:
+def site(lab: Lab) -> Iterator[LabSite]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FAIRLEAD_OVN_CHASSIS_PROBE_INTERVAL", os.environ.get("PROBE_INTERVAL", str(INTERVAL)))
         patch.setenv("FAIRLEAD_OVN_CHASSIS_TIMEOUT", str(TIMEOUT))
@@ -54,7 +54,7 @@ def frozen(lab: Lab, chassis: str) -> Iterator[None]:
             os.kill(pid or 0, signal.SIGCONT)
 
 
-def test_members_on_a_dead_node_are_down_and_back_when_it_lives_again(site: Site):
+def test_members_on_a_dead_chassis_are_down_until_the_chassis_recovers(site: LabSite):
     with site.balancer("ash-v4", ("here", "there"), healthmonitor=MONITOR) as balancer:
         wait_members(site, ONLINE=2)
         assert set(ask(site, "client", balancer, Protocol.TCP).answers) == {"here", "there"}
@@ -72,7 +72,7 @@ def test_members_on_a_dead_node_are_down_and_back_when_it_lives_again(site: Site
     assert "its node is dead" in log
 
 
-def test_a_member_whose_network_has_left_the_router_is_down(site: Site):
+def test_member_is_down_while_its_network_is_detached_from_the_router(site: LabSite):
     """Its probes still succeed, because they are sent from the member's own chassis."""
     with site.balancer("ash-v4", ("here",), healthmonitor=MONITOR) as balancer:
         pool = site.cloud.load_balancer.get_pool(balancer.pool)
@@ -81,10 +81,10 @@ def test_a_member_whose_network_has_left_the_router_is_down(site: Site):
         )
         wait_members(site, ONLINE=2)
         router = site.cloud.network.find_router("forest")
-        site.part(router, "elm-v4")
+        site.remove_interface(router, "elm-v4")
         wait_members(site, ONLINE=1, ERROR=1)
         site.lab.wait_synced()
         assert ask(site, "client", balancer, Protocol.TCP).errors == {}
-        site.join(router, "elm-v4")
+        site.add_interface(router, "elm-v4")
         wait_members(site, ONLINE=2)
         assert members(site) == {"ONLINE": 2}

@@ -15,7 +15,7 @@ from fairlead.lab import Lab
 from fairlead.store.interface import StoreUnavailable
 from fairlead.store.sqlite import SqliteStore
 from harness.lab.labs import lab_name
-from harness.lab.servers import BINARIES, LBS, NETWORKS, SUBNETS, Server, rows_of, serving
+from harness.lab.servers import BINARIES, LBS, NETWORKS, SUBNETS, FairleadProcess, rows_of, serving
 from harness.waiting import wait_equal, wait_until
 
 pytestmark = [pytest.mark.lab, pytest.mark.extended]
@@ -39,7 +39,7 @@ def disk(machine: None, tmp_path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def serving_from(disk: Path, lab: Lab, folder: Path) -> Iterator[Server]:
+def serving_from(disk: Path, lab: Lab, folder: Path) -> Iterator[FairleadProcess]:
     with serving(lab, folder, FAIRLEAD_STORE_PATH=str(disk / "fairlead.db"), **MARK) as server:
         yield server
 
@@ -61,13 +61,13 @@ def filled(disk: Path) -> Iterator[None]:
         ballast.unlink()
 
 
-def subnet_of(server: Server) -> str:
-    network = server.make(NETWORKS, "network", name="disk")["id"]
-    subnet: str = server.make(SUBNETS, "subnet", network_id=network, cidr="10.0.0.0/16", ip_version=4)["id"]
+def subnet_of(server: FairleadProcess) -> str:
+    network = server.create(NETWORKS, "network", name="disk")["id"]
+    subnet: str = server.create(SUBNETS, "subnet", network_id=network, cidr="10.0.0.0/16", ip_version=4)["id"]
     return subnet
 
 
-def write_until_refused(server: Server, subnet: str, made: set[str], refusals: list[httpx.Response]) -> None:
+def write_until_refused(server: FairleadProcess, subnet: str, made: set[str], refusals: list[httpx.Response]) -> None:
     with httpx.Client(base_url=server.url, timeout=60) as client:
         for _ in range(2000):
             answer = client.post(LBS, json={"loadbalancer": {"name": "x" * 200, "vip_subnet_id": subnet}})
@@ -77,7 +77,7 @@ def write_until_refused(server: Server, subnet: str, made: set[str], refusals: l
             made.add(answer.json()["loadbalancer"]["id"])
 
 
-def delete_until_refused(server: Server, made: set[str]) -> httpx.Response:
+def delete_until_refused(server: FairleadProcess, made: set[str]) -> httpx.Response:
     """Delete load balancers until a deletion fails. Small ones may still fit into the last page."""
     for identity in sorted(made):
         answer = server.client.delete(f"{LBS}/{identity}?cascade=true")
@@ -87,7 +87,7 @@ def delete_until_refused(server: Server, made: set[str]) -> httpx.Response:
     raise AssertionError("there was room for everything")
 
 
-def rename_until_refused(server: Server, identity: str) -> httpx.Response:
+def rename_until_refused(server: FairleadProcess, identity: str) -> httpx.Response:
     for number in range(1000):
         name = f"{number}" * 50
         answer = server.client.put(f"{LBS}/{identity}", json={"loadbalancer": {"name": name}})
@@ -104,19 +104,19 @@ def check_refusal(answer: httpx.Response) -> None:
     assert "disk is full" in text
 
 
-def check_whole(disk: Path, server: Server, made: set[str], lab: Lab) -> None:
+def check_whole(disk: Path, server: FairleadProcess, made: set[str], lab: Lab) -> None:
     """Assert that the API's list, the file, the plan and the rows agree."""
     assert set(server.balancers()) == made
     with closing(sqlite3.connect(disk / "fairlead.db", timeout=5)) as file:
         assert file.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         stored = {key for (key,) in file.execute("SELECT key FROM document WHERE key LIKE 'loadbalancer/%'")}
     assert stored == {f"loadbalancer/{identity}" for identity in made}
-    wait_until(server.has_nothing_to_do)
+    wait_until(server.is_idle)
     rows = rows_of(lab, "disk").get("Logical_Router_Port", [])
     assert len(rows) == len(set(rows))
 
 
-def clear(server: Server, lab: Lab) -> None:
+def clear(server: FairleadProcess, lab: Lab) -> None:
     for identity in server.balancers():
         assert server.client.delete(f"{LBS}/{identity}?cascade=true").status_code == 204
     for network in server.client.get(NETWORKS).json()["networks"]:
@@ -124,9 +124,7 @@ def clear(server: Server, lab: Lab) -> None:
     wait_equal(lambda: rows_of(lab, "disk"), {})
 
 
-def test_a_full_disk_is_told_and_nothing_is_half_written_and_it_goes_on_when_there_is_room(
-    lab: Lab, disk: Path, tmp_path: Path
-):
+def test_full_disk_rejects_writes_whole_and_writes_resume_with_free_space(lab: Lab, disk: Path, tmp_path: Path):
     made: set[str] = set()
     refusals: list[httpx.Response] = []
     with serving_from(disk, lab, tmp_path) as server:
@@ -147,7 +145,7 @@ def test_a_full_disk_is_told_and_nothing_is_half_written_and_it_goes_on_when_the
             assert server.client.get(f"{LBS}/{min(made)}").status_code == 200
             assert (server.client.get("/healthz").status_code, server.is_ready()) == (200, True)
             check_whole(disk, server, made, lab)
-        made.add(server.make(LBS, "loadbalancer", name="again", vip_subnet_id=subnet)["id"])
+        made.add(server.create(LBS, "loadbalancer", name="again", vip_subnet_id=subnet)["id"])
         assert server.client.delete(f"{LBS}/{min(made)}?cascade=true").status_code == 204
         made.remove(min(made))
         check_whole(disk, server, made, lab)
@@ -157,12 +155,12 @@ def test_a_full_disk_is_told_and_nothing_is_half_written_and_it_goes_on_when_the
         clear(server, lab)
 
 
-def test_a_server_that_dies_on_a_full_disk_comes_back_on_it_and_knows_everything(lab: Lab, disk: Path, tmp_path: Path):
+def test_server_killed_on_a_full_disk_restarts_with_all_acknowledged_changes(lab: Lab, disk: Path, tmp_path: Path):
     made: set[str] = set()
     refusals: list[httpx.Response] = []
     with serving_from(disk, lab, tmp_path) as server:
         subnet = subnet_of(server)
-        made.add(server.make(LBS, "loadbalancer", name="kept", vip_subnet_id=subnet)["id"])
+        made.add(server.create(LBS, "loadbalancer", name="kept", vip_subnet_id=subnet)["id"])
         with filled(disk):
             write_until_refused(server, subnet, made, refusals)
             server.kill()
@@ -185,7 +183,7 @@ def start_in_vain(disk: Path) -> tuple[int, str]:
     return done.returncode, done.stderr
 
 
-def test_no_store_can_be_made_on_a_full_disk_and_the_command_says_so(disk: Path):
+def test_creating_a_store_on_a_full_disk_fails_with_a_one_line_error(disk: Path):
     with filled(disk):
         code, said = start_in_vain(disk)
     assert (code, said.count("\n")) == (1, 1), said
@@ -193,7 +191,7 @@ def test_no_store_can_be_made_on_a_full_disk_and_the_command_says_so(disk: Path)
     assert "disk is full" in said
 
 
-def test_a_read_only_disk_is_told_at_the_start(disk: Path):
+def test_start_on_a_read_only_disk_fails_with_a_one_line_error(disk: Path):
     with closing(sqlite3.connect(disk / "fairlead.db")) as file:
         file.execute("CREATE TABLE t (x)")
     subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
@@ -203,19 +201,19 @@ def test_a_read_only_disk_is_told_at_the_start(disk: Path):
 
 
 @pytest.mark.parametrize("gone", ["fairlead.db", "fairlead.db-wal"])
-def test_a_store_whose_file_was_taken_away_acknowledges_nothing(lab: Lab, disk: Path, tmp_path: Path, gone: str):
+def test_server_rejects_writes_while_a_store_file_is_missing(lab: Lab, disk: Path, tmp_path: Path, gone: str):
     """SQLite continues to write to a deleted file; all of that would be lost at the next start."""
     made: set[str] = set()
     with serving_from(disk, lab, tmp_path) as server, ExitStack() as undo:
         subnet = subnet_of(server)
-        made.add(server.make(LBS, "loadbalancer", name="kept", vip_subnet_id=subnet)["id"])
+        made.add(server.create(LBS, "loadbalancer", name="kept", vip_subnet_id=subnet)["id"])
         (disk / gone).rename(disk / "elsewhere")
         undo.callback((disk / "elsewhere").rename, disk / gone)
         answer = server.client.post(LBS, json={"loadbalancer": {"name": "lost", "vip_subnet_id": subnet}})
         assert answer.status_code == 503, answer.text
         assert f"{gone}" in answer.json()["faultstring"]
         undo.close()
-        made.add(server.make(LBS, "loadbalancer", name="again", vip_subnet_id=subnet)["id"])
+        made.add(server.create(LBS, "loadbalancer", name="again", vip_subnet_id=subnet)["id"])
         check_whole(disk, server, made, lab)
         server.kill()
     with serving_from(disk, lab, tmp_path) as server:
@@ -223,7 +221,7 @@ def test_a_store_whose_file_was_taken_away_acknowledges_nothing(lab: Lab, disk: 
         clear(server, lab)
 
 
-async def test_a_disk_that_fills_up_while_the_log_is_copied_loses_nothing(disk: Path):
+async def test_full_disk_during_the_wal_checkpoint_loses_no_commit(disk: Path):
     """After a commit SQLite copies a log of 1,000 pages into the database.
 
     The copy may fail without losing the commit.

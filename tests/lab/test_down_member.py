@@ -8,11 +8,11 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from fairlead.lab import Lab, Protocol, Traffic, agents
-from fairlead.lab.records import take_source_ports
-from harness.lab.gateway import lead_out, ping
+from fairlead.lab.records import allocate_source_ports
+from harness.lab.gateway import ping, set_gateway
 from harness.lab.members import cut_cable, mend_cable, wait_members
-from harness.lab.site import Balancer, Site, open_site
-from harness.lab.speaker import Speaker, Speech, speaking
+from harness.lab.site import CreatedBalancer, LabSite, open_site
+from harness.lab.speaker import BusyConnections, ConnectionRecord, busy_connections
 from harness.waiting import wait_equal, wait_until
 
 pytestmark = [pytest.mark.lab, pytest.mark.ovn]
@@ -26,7 +26,7 @@ TENANTS = ("acacia", "juniper")
 
 
 @pytest.fixture(scope="module")
-def site(lab: Lab) -> Iterator[Site]:
+def site(lab: Lab) -> Iterator[LabSite]:
     site = open_site(lab, FAIRLEAD_HEALTH_PROBER="agents")
     for tenant in TENANTS:
         site.network(tenant, "10.0.0.0/24", "fd00:a::/64")
@@ -36,7 +36,7 @@ def site(lab: Lab) -> Iterator[Site]:
         client = {f"{tenant}-client": ("10.0.0.20", "fd00:a::20")}
         site.machines(tenant, dict.fromkeys(client, "chassis1"), at=client)
     router = site.router("acacia", "acacia-v4", "acacia-v6")
-    lead_out(site, router, site.outside(), snat=False)
+    set_gateway(site, router, site.outside(), snat=False)
     for host in ("203.0.113.1", "2001:db8::1"):
         ping(site, "acacia-client", host)
     yield site
@@ -47,7 +47,7 @@ def site(lab: Lab) -> Iterator[Site]:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def nodes(site: Site) -> Iterator[None]:
+def nodes(site: LabSite) -> Iterator[None]:
     started = agents.start(site.lab.layout, site.url)
     yield
     for agent in started:
@@ -55,7 +55,9 @@ def nodes(site: Site) -> Iterator[None]:
 
 
 @contextmanager
-def balanced(site: Site, tenant: str, version: int, protocol: Protocol, down_member: str) -> Iterator[Balancer]:
+def balanced(
+    site: LabSite, tenant: str, version: int, protocol: Protocol, down_member: str
+) -> Iterator[CreatedBalancer]:
     """A load balancer of the tenant. Both tenants' load balancers have the same address."""
     with site.balancer(
         f"{tenant}-v{version}",
@@ -70,20 +72,20 @@ def balanced(site: Site, tenant: str, version: int, protocol: Protocol, down_mem
 
 
 @contextmanager
-def talking(site: Site, place: str, balancer: Balancer, protocol: Protocol) -> Iterator[Speaker]:
+def talking(site: LabSite, place: str, balancer: CreatedBalancer, protocol: Protocol) -> Iterator[BusyConnections]:
     """Open connections that are all answered."""
-    with speaking(site.lab, place, balancer.vip, protocol) as speaker:
+    with busy_connections(site.lab, place, balancer.vip, protocol) as speaker:
         speaker.open(OPEN)
-        wait_until(lambda: all(each.last for each in speaker.look().values()), "all are answered")
+        wait_until(lambda: all(each.last for each in speaker.read_records().values()), "all are answered")
         yield speaker
 
 
-def of(speeches: Mapping[int, Speech], name: str) -> list[Speech]:
+def of(speeches: Mapping[int, ConnectionRecord], name: str) -> list[ConnectionRecord]:
     return [each for each in speeches.values() if each.first == name]
 
 
 @contextmanager
-def dead(site: Site, *names: str) -> Iterator[None]:
+def dead(site: LabSite, *names: str) -> Iterator[None]:
     """Disconnect these members, and wait until the probes report them down."""
     for name in names:
         cut_cable(site, name)
@@ -98,7 +100,7 @@ def dead(site: Site, *names: str) -> Iterator[None]:
 
 @pytest.mark.parametrize("version", [4, 6])
 @pytest.mark.parametrize("protocol", list(Protocol)[:2])
-def test_connections_of_a_dead_member_are_cut_and_nobody_elses(site: Site, protocol: Protocol, version: int):
+def test_down_member_reset_ends_only_connections_of_the_dead_member(site: LabSite, protocol: Protocol, version: int):
     """Another tenant has the same addresses, with a working member at the same address."""
     with ExitStack() as stack:
         mine, theirs = (stack.enter_context(balanced(site, each, version, protocol, "RESET")) for each in TENANTS)
@@ -108,7 +110,7 @@ def test_connections_of_a_dead_member_are_cut_and_nobody_elses(site: Site, proto
         others = stack.enter_context(talking(site, "juniper-client", theirs, protocol))
         outside = stack.enter_context(talking(site, "outside", mine, protocol))
         for each in (speaker, others, outside):
-            assert of(each.look(), "acacia-1") or of(each.look(), "juniper-1")
+            assert of(each.read_records(), "acacia-1") or of(each.read_records(), "juniper-1")
         with dead(site, "acacia-1"):
             for each in (speaker, outside):
                 wait_all(each, "acacia-1", done(protocol))
@@ -121,7 +123,9 @@ def test_connections_of_a_dead_member_are_cut_and_nobody_elses(site: Site, proto
 @pytest.mark.parametrize("version", [4, 6])
 @pytest.mark.parametrize("protocol", list(Protocol)[:2])
 @pytest.mark.extended
-def test_connections_of_the_last_member_are_cut_too_and_new_ones_refused(site: Site, protocol: Protocol, version: int):
+def test_death_of_the_last_member_resets_connections_and_refuses_new_ones(
+    site: LabSite, protocol: Protocol, version: int
+):
     with ExitStack() as stack:
         mine, theirs = (stack.enter_context(balanced(site, each, version, protocol, "RESET")) for each in TENANTS)
         wait_members(site, ONLINE=4)
@@ -131,7 +135,7 @@ def test_connections_of_the_last_member_are_cut_too_and_new_ones_refused(site: S
         with dead(site, "acacia-1", "acacia-2"):
             for each in (speaker, outside):
                 for name in ("acacia-1", "acacia-2"):
-                    wait_all(each, name, lambda speech: speech.broke)
+                    wait_all(each, name, lambda speech: speech.is_broken)
             for client in ("acacia-client", "outside"):
                 traffic = Traffic(to=mine.vip, port=80, protocol=protocol, count=5, concurrency=5, timeout=30)
                 assert site.lab.traffic(client, traffic).errors == {"refused": 5}
@@ -139,32 +143,32 @@ def test_connections_of_the_last_member_are_cut_too_and_new_ones_refused(site: S
             check_alive(others, "juniper-2")
 
 
-def wait_all(speaker: Speaker, name: str, is_done: Callable[[Speech], bool]) -> None:
-    wait_equal(lambda: [each for each in of(speaker.look(), name) if not is_done(each)], [])
+def wait_all(speaker: BusyConnections, name: str, is_done: Callable[[ConnectionRecord], bool]) -> None:
+    wait_equal(lambda: [each for each in of(speaker.read_records(), name) if not is_done(each)], [])
 
 
-def done(protocol: Protocol) -> Callable[[Speech], bool]:
+def done(protocol: Protocol) -> Callable[[ConnectionRecord], bool]:
     """Condition of a moved connection: TCP is reset, UDP changes the member."""
-    return lambda each: each.broke if protocol is Protocol.TCP else each.changed
+    return lambda each: each.is_broken if protocol is Protocol.TCP else each.has_changed_member
 
 
-def wait_answered(speaker: Speaker, name: str) -> None:
+def wait_answered(speaker: BusyConnections, name: str) -> None:
     """Wait until each of this member's connections has another answer."""
-    before = {port: each.answers for port, each in speaker.look().items() if each.first == name}
+    before = {port: each.answers for port, each in speaker.read_records().items() if each.first == name}
 
     def unanswered() -> list[int]:
-        return [port for port, each in speaker.look().items() if each.answers == before.get(port)]
+        return [port for port, each in speaker.read_records().items() if each.answers == before.get(port)]
 
     wait_equal(unanswered, [])
 
 
-def check_alive(speaker: Speaker, name: str) -> None:
+def check_alive(speaker: BusyConnections, name: str) -> None:
     """Assert that all of this member's connections continue with it."""
     wait_answered(speaker, name)
-    assert not any(each.broke or each.changed for each in of(speaker.look(), name))
+    assert not any(each.is_broken or each.has_changed_member for each in of(speaker.read_records(), name))
 
 
-def test_they_hang_where_they_are_kept(site: Site):
+def test_down_member_keep_leaves_connections_of_a_dead_member_open(site: LabSite):
     with ExitStack() as stack:
         mine, _ = (stack.enter_context(balanced(site, each, 4, Protocol.TCP, "KEEP")) for each in TENANTS)
         wait_members(site, ONLINE=4)
@@ -172,18 +176,16 @@ def test_they_hang_where_they_are_kept(site: Site):
         with dead(site, "acacia-1"):
             site.lab.wait_synced()
             check_alive(speaker, "acacia-2")
-            kept = of(speaker.look(), "acacia-1")
+            kept = of(speaker.read_records(), "acacia-1")
             assert kept
             check_alive(speaker, "acacia-2")
-            assert of(speaker.look(), "acacia-1") == kept, "nothing has answered them since"
-            assert not any(each.broke or each.changed for each in kept)
+            assert of(speaker.read_records(), "acacia-1") == kept, "nothing has answered them since"
+            assert not any(each.is_broken or each.has_changed_member for each in kept)
         wait_answered(speaker, "acacia-1")
 
 
 @pytest.mark.parametrize("version", [pytest.param(4, marks=pytest.mark.extended), 6])
-def test_datagrams_go_to_another_member_when_theirs_is_disabled_or_removed_and_stay_while_it_drains(
-    site: Site, version: int
-):
+def test_udp_flows_leave_disabled_and_removed_members_but_not_draining_ones(site: LabSite, version: int):
     """Senders never pause. Another tenant has the same addresses."""
     with ExitStack() as stack:
         mine, theirs = (stack.enter_context(balanced(site, each, version, Protocol.UDP, "KEEP")) for each in TENANTS)
@@ -200,7 +202,7 @@ def test_datagrams_go_to_another_member_when_theirs_is_disabled_or_removed_and_s
         site.set_member(mine, "acacia-1", is_admin_state_up=True, weight=1)
         member = site.cloud.load_balancer.get_member(site.member(mine, "acacia-1"), mine.pool)
         again = stack.enter_context(talking(site, "acacia-client", mine, Protocol.UDP))
-        assert of(again.look(), "acacia-1")
+        assert of(again.read_records(), "acacia-1")
         site.cloud.load_balancer.delete_member(member, mine.pool)
         wait_all(again, "acacia-1", lambda speech: speech.last == "acacia-2")
         check_alive(others, "juniper-1")
@@ -209,7 +211,7 @@ def test_datagrams_go_to_another_member_when_theirs_is_disabled_or_removed_and_s
 
 @pytest.mark.extended
 @pytest.mark.parametrize("version", [4, 6])
-def test_datagrams_leave_the_members_of_a_load_balancer_that_was_deleted(site: Site, version: int):
+def test_udp_flows_of_a_deleted_load_balancer_move_to_its_replacement(site: LabSite, version: int):
     """The load balancer is created again immediately, with the same address and one of the members."""
     with ExitStack() as stack:
         with balanced(site, "acacia", version, Protocol.UDP, "KEEP") as mine:
@@ -223,14 +225,14 @@ def test_datagrams_leave_the_members_of_a_load_balancer_that_was_deleted(site: S
             check_goes_on(each)
 
 
-def check_goes_on(speaker: Speaker) -> None:
+def check_goes_on(speaker: BusyConnections) -> None:
     for name in ("acacia-1", "acacia-2"):
         wait_answered(speaker, name)
 
 
 @pytest.mark.extended
 @pytest.mark.parametrize("version", [4, 6])
-def test_datagrams_leave_a_dead_member_where_streams_are_kept(site: Site, version: int):
+def test_udp_flows_leave_a_dead_member_under_down_member_keep(site: LabSite, version: int):
     with ExitStack() as stack:
         mine, _ = (stack.enter_context(balanced(site, each, version, Protocol.UDP, "KEEP")) for each in TENANTS)
         wait_members(site, ONLINE=4)
@@ -241,7 +243,7 @@ def test_datagrams_leave_a_dead_member_where_streams_are_kept(site: Site, versio
 
 
 @pytest.mark.parametrize("version", [4, pytest.param(6, marks=pytest.mark.extended)])
-def test_connections_that_a_dead_member_has_not_answered_go_to_another_one_by_the_same_port(site: Site, version: int):
+def test_unanswered_connections_to_a_dead_member_reach_another_member_on_retry(site: LabSite, version: int):
     """Their SYNs were lost before the failure was detected. Established connections are kept."""
     with ExitStack() as stack:
         mine, _ = (stack.enter_context(balanced(site, each, version, Protocol.TCP, "KEEP")) for each in TENANTS)
@@ -253,7 +255,7 @@ def test_connections_that_a_dead_member_has_not_answered_go_to_another_one_by_th
         cut_cable(site, "acacia-1")
         stack.callback(wait_members, site, ONLINE=4)
         stack.callback(mend_cable, site, "acacia-1")
-        first = take_source_ports(site.lab.layout, "acacia-client", OPEN)
+        first = allocate_source_ports(site.lab.layout, "acacia-client", OPEN)
         ports = set(range(first, first + OPEN))
         ports -= connect(site, mine, ports)
         assert ports, "the first segments of some are lost"
@@ -264,7 +266,7 @@ def test_connections_that_a_dead_member_has_not_answered_go_to_another_one_by_th
         wait_until(
             lambda: connected.update(connect(site, mine, ports - connected)) or connected == ports, "all connect"
         )
-        assert not any(each.broke for each in kept.look().values())
+        assert not any(each.is_broken for each in kept.read_records().values())
 
 
 CONNECT = """
@@ -283,13 +285,13 @@ for port in map(int, sys.argv[2:]):
 """
 
 
-def connect(site: Site, balancer: Balancer, ports: Collection[int]) -> set[int]:
+def connect(site: LabSite, balancer: CreatedBalancer, ports: Collection[int]) -> set[int]:
     """Source ports from which a connection is established immediately. Tracked entries of the others are refreshed."""
     words = [sys.executable, "-c", CONNECT, balancer.vip, *map(str, sorted(ports))]
     return set(map(int, site.lab.exec("acacia-client", words).split()))
 
 
-def attempts(site: Site) -> set[str]:
+def attempts(site: LabSite) -> set[str]:
     """Members with unanswered connections on the client's chassis."""
     text = site.lab.exec("chassis1", ["ovs-appctl", "dpctl/dump-conntrack"])
     return set(re.findall(r"reply=\(src=([^,]+),.*state=SYN_SENT", text))

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from fairlead.lab import Lab, Protocol, Traffic, TrafficResult
-from harness.lab.site import Balancer, Site, open_site
+from harness.lab.site import CreatedBalancer, LabSite, open_site
 
 pytestmark = [pytest.mark.lab, pytest.mark.ovn]
 
@@ -15,7 +15,7 @@ PROTOCOLS = [Protocol.TCP, Protocol.UDP]
 
 
 @pytest.fixture(scope="module")
-def site(lab: Lab) -> Iterator[Site]:
+def site(lab: Lab) -> Iterator[LabSite]:
     """Members and `near` on azure, `far` on lime across a router, on different chassis."""
     site = open_site(lab)
     site.network("azure", "10.0.0.0/24", "fd00:a::/64")
@@ -32,32 +32,32 @@ def site(lab: Lab) -> Iterator[Site]:
 
 
 def ask(
-    site: Site, client: str, to: str, protocol: Protocol = Protocol.TCP, count: int = 10, timeout: float = 30
+    site: LabSite, client: str, to: str, protocol: Protocol = Protocol.TCP, count: int = 10, timeout: float = 30
 ) -> TrafficResult:
     traffic = Traffic(to=to, port=80, protocol=protocol, count=count, concurrency=5, timeout=timeout)
     return site.lab.traffic(client, traffic)
 
 
-def flows_of(site: Site, chassis: str) -> int:
+def flows_of(site: LabSite, chassis: str) -> int:
     told = site.lab.exec(chassis, ["ovs-ofctl", "dump-aggregate", "br-int"])
     return int(told.rpartition("flow_count=")[2])
 
 
-def allow(site: Site, balancer: Balancer, *cidrs: str) -> None:
+def allow(site: LabSite, balancer: CreatedBalancer, *cidrs: str) -> None:
     site.cloud.load_balancer.update_listener(balancer.listener, allowed_cidrs=list(cidrs))
     site.settle(balancer.id)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("version", [4, 6])
-def test_who_is_not_allowed_gets_no_answer(site: Site, protocol: Protocol, version: int):
+def test_clients_outside_allowed_cidrs_get_no_answer(site: LabSite, protocol: Protocol, version: int):
     """Clients are on the same switch and across the router; an established connection continues."""
     members = ["m1", "m2"]
     with site.balancer(f"azure-v{version}", members, protocol=protocol.value.upper(), version=version) as balancer:
         with site.lab.hold("near", Traffic(to=balancer.vip, port=80, protocol=protocol)) as held:
-            assert held.ask("before")
+            assert held.exchange("before")
             allow(site, balancer, f"{site.address('other', version)}/{32 if version == 4 else 128}")
-            assert held.ask("after")
+            assert held.exchange("after")
             for client in ("near", "far"):
                 assert ask(site, client, balancer.vip, protocol, 4, timeout=1).errors == {"timeout": 4}
             assert ask(site, "other", balancer.vip, protocol).errors == {}
@@ -71,7 +71,7 @@ def test_who_is_not_allowed_gets_no_answer(site: Site, protocol: Protocol, versi
 
 
 @pytest.mark.parametrize("version", [4, 6])
-def test_a_hundred_prefixes_are_a_few_hundred_flows(site: Site, version: int):
+def test_hundred_allowed_cidrs_add_fewer_than_a_thousand_flows(site: LabSite, version: int):
     """Many allowed prefixes must not fill the memory of every node with flows."""
     with site.balancer(f"azure-v{version}", ["m1"], version=version) as balancer:
         before = flows_of(site, "chassis1")
@@ -83,7 +83,7 @@ def test_a_hundred_prefixes_are_a_few_hundred_flows(site: Site, version: int):
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_each_vip_leads_to_the_members_of_its_family(site: Site, protocol: Protocol):
+def test_each_vip_forwards_to_members_of_its_ip_version(site: LabSite, protocol: Protocol):
     pool = {"name": "p", "protocol": protocol.value.upper(), "lb_algorithm": "SOURCE_IP_PORT"}
     members = [
         {"address": site.address(name, 4 if name == "m1" else 6), "protocol_port": 8080} for name in ("m1", "m2")
@@ -107,7 +107,7 @@ def test_each_vip_leads_to_the_members_of_its_family(site: Site, protocol: Proto
 
 
 @pytest.mark.parametrize("version", [4, 6])
-def test_a_backup_serves_when_nobody_else_can(site: Site, version: int):
+def test_backup_member_serves_only_without_other_usable_members(site: LabSite, version: int):
     with site.balancer(f"azure-v{version}", MEMBERS, version=version) as balancer:
         site.set_member(balancer, "spare", backup=True)
         assert set(ask(site, "near", balancer.vip, count=40).answers) == {"m1", "m2"}

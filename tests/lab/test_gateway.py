@@ -10,9 +10,9 @@ import pytest
 
 from fairlead.lab import Lab, Protocol, Traffic, TrafficResult
 from fairlead.lab.chassis import EXTERNAL_UPLINK
-from harness.lab.gateway import floating_ip, lead_out, ping, vip_port
+from harness.lab.gateway import floating_ip, ping, set_gateway, vip_port
 from harness.lab.holder import holding
-from harness.lab.site import Balancer, Site, open_site
+from harness.lab.site import CreatedBalancer, LabSite, open_site
 from harness.waiting import wait_equal, wait_until
 
 pytestmark = [pytest.mark.lab, pytest.mark.ovn]
@@ -24,14 +24,14 @@ OTHER = {4: "203.0.113.99/32", 6: "2001:db8::99/128"}
 
 
 @pytest.fixture(scope="module")
-def site(lab: Lab) -> Iterator[Site]:
+def site(lab: Lab) -> Iterator[LabSite]:
     """Members and shore on bay, hill on creek; one router between them and the host outside, which knows the way in."""
     site = open_site(lab, FAIRLEAD_OVN_COUNT_REPLY_BYTES="yes")
     public = site.outside()
     site.network("bay", "10.0.0.0/24", "fd00:a::/64")
     site.network("creek", "10.0.1.0/24", "fd00:b::/64")
     router = site.router("gate", "bay-v4", "bay-v6", "creek-v4", "creek-v6")
-    lead_out(site, router, public, snat=False)
+    set_gateway(site, router, public, snat=False)
     site.machines("bay", MEMBERS, serve=[8080])
     site.machines("bay", {"shore": "chassis1"})
     site.machines("creek", {"hill": "chassis2"})
@@ -44,30 +44,30 @@ def site(lab: Lab) -> Iterator[Site]:
     site.close()
 
 
-def ask(site: Site, client: str, to: str, protocol: Protocol = Protocol.TCP, count: int = 20) -> TrafficResult:
+def ask(site: LabSite, client: str, to: str, protocol: Protocol = Protocol.TCP, count: int = 20) -> TrafficResult:
     """Answers to connections, with a generous timeout: a late answer on a busy machine is no defect, a lost one is."""
     return site.lab.traffic(client, Traffic(to=to, port=80, protocol=protocol, count=count, concurrency=5, timeout=30))
 
 
-def is_shut(site: Site, client: str, to: str) -> bool:
+def is_shut(site: LabSite, client: str, to: str) -> bool:
     traffic = Traffic(to=to, port=80, count=3, concurrency=3, timeout=1)
     return site.lab.traffic(client, traffic).errors == {"timeout": 3}
 
 
 @contextmanager
-def translating(site: Site) -> Iterator[None]:
+def translating(site: LabSite) -> Iterator[None]:
     """Enable SNAT on the router."""
     network = site.cloud.network.find_network("public", ignore_missing=False)
     router = site.cloud.network.find_router("gate", ignore_missing=False)
-    lead_out(site, router, network, snat=True)
+    set_gateway(site, router, network, snat=True)
     try:
         yield
     finally:
-        lead_out(site, router, network, snat=False)
+        set_gateway(site, router, network, snat=False)
 
 
 @contextmanager
-def network_behind(site: Site, name: str, config: Mapping[str, str]) -> Iterator[str]:
+def network_behind(site: LabSite, name: str, config: Mapping[str, str]) -> Iterator[str]:
     """A declared network (LXD) with an external network of the Neutron API as its uplink. Yields its URL."""
     body = {"name": name, "type": "ovn", "config": config}
     made = httpx.post(f"{site.url}/1.0/networks", json=body).raise_for_status()
@@ -86,7 +86,7 @@ def chassis_of(url: str) -> str:
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("version", [4, 6])
-def test_a_vip_by_its_own_address(site: Site, protocol: Protocol, version: int):
+def test_vip_is_reached_by_its_own_address_from_outside_and_inside(site: LabSite, protocol: Protocol, version: int):
     """From outside by a route, from its own switch and from another one; then without a member."""
     with site.balancer(f"bay-v{version}", [*MEMBERS], protocol=protocol.value.upper(), version=version) as balancer:
         for client in ("outside", "shore", "hill"):
@@ -100,7 +100,7 @@ def test_a_vip_by_its_own_address(site: Site, protocol: Protocol, version: int):
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_vip_by_its_own_address_through_a_router_that_translates(site: Site, protocol: Protocol):
+def test_vip_is_reached_by_its_own_address_through_a_router_with_snat(site: LabSite, protocol: Protocol):
     """Answers to a connection from outside keep the VIP as source address."""
     with translating(site), site.balancer("bay-v4", [*MEMBERS], protocol=protocol.value.upper()) as balancer:
         result = ask(site, "outside", balancer.vip, protocol)
@@ -109,7 +109,7 @@ def test_a_vip_by_its_own_address_through_a_router_that_translates(site: Site, p
             ping(site, client, "203.0.113.1")
 
 
-def test_a_network_that_is_described_as_a_whole_is_translated_in_both_versions(site: Site):
+def test_declared_network_has_nat_for_ipv4_and_ipv6(site: LabSite):
     """The external host has no route to the network, so an answer arrives only if the router translated the request."""
     config = {"network": "public", "ipv4.address": "172.16.0.1/24", "ipv6.address": "fd77::1/64"}
     nat = {"ipv4.nat": "true", "ipv6.nat": "true"}
@@ -124,7 +124,7 @@ def test_a_network_that_is_described_as_a_whole_is_translated_in_both_versions(s
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_vip_by_a_floating_ip(site: Site, protocol: Protocol):
+def test_vip_is_reached_by_a_floating_ip_from_outside_and_inside(site: LabSite, protocol: Protocol):
     """It works from the inside too, where the machines' own switch has the address."""
     with (
         translating(site),
@@ -136,9 +136,9 @@ def test_a_vip_by_a_floating_ip(site: Site, protocol: Protocol):
             assert (result.errors, set(result.answers)) == ({}, set(MEMBERS)), client
         ping(site, "outside", address)
         with site.lab.hold("outside", Traffic(to=address, port=80, protocol=protocol)) as held:
-            member = held.ask("before").split()[0]
+            member = held.exchange("before").split()[0]
             site.set_member(balancer, member, weight=0)
-            assert held.ask("after").split()[0] == member
+            assert held.exchange("after").split()[0] == member
         for name in MEMBERS:
             site.set_member(balancer, name, is_admin_state_up=False)
         for client in ("outside", "shore", "hill"):
@@ -151,7 +151,9 @@ WAYS = [(4, False, "vip"), (4, True, "vip"), (4, False, "floating"), (4, True, "
 
 @pytest.mark.parametrize(("version", "snat", "by"), WAYS)
 @pytest.mark.extended
-def test_connections_from_outside_outlive_what_happens_to_their_member(site: Site, version: int, snat: bool, by: str):
+def test_external_connections_outlive_drain_disabling_and_removal_of_a_member(
+    site: LabSite, version: int, snat: bool, by: str
+):
     """The member drains, is disabled, its pool is disabled, and it is removed; new connections go to the others."""
     with ExitStack() as stack:
         if snat:
@@ -172,7 +174,7 @@ def test_connections_from_outside_outlive_what_happens_to_their_member(site: Sit
             broken[what] = tuple(
                 sum(names[key] != name for key, name in before[holder].items())
                 for holder in (outside, inside)
-                for names in [holder.ask()]
+                for names in [holder.exchange_all()]
             )
             if left:
                 assert set(ask(site, "outside", address).answers) == {left["name"]}
@@ -191,7 +193,7 @@ def test_connections_from_outside_outlive_what_happens_to_their_member(site: Sit
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_who_comes_from_outside_is_counted(site: Site, protocol: Protocol):
+def test_external_connections_are_counted_once(site: LabSite, protocol: Protocol):
     """Each connection is counted once, on the gateway's chassis, by the VIP's own address and by a floating IP."""
     with (
         site.counting(),
@@ -206,7 +208,7 @@ def test_who_comes_from_outside_is_counted(site: Site, protocol: Protocol):
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_bytes_of_who_comes_by_a_floating_ip_are_counted(site: Site, protocol: Protocol):
+def test_bytes_of_floating_ip_connections_are_counted(site: LabSite, protocol: Protocol):
     """Sent and received bytes are counted on the switch of the external network."""
     with (
         site.counting(),
@@ -225,7 +227,7 @@ def test_bytes_of_who_comes_by_a_floating_ip_are_counted(site: Site, protocol: P
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_machine_by_a_floating_ip(site: Site, protocol: Protocol):
+def test_floating_ip_reaches_the_machine_of_its_associated_port(site: LabSite, protocol: Protocol):
     ports = {name: site.cloud.network.find_port(name, ignore_missing=False).id for name in MEMBERS}
     target = {"port": 8080, "protocol": protocol, "count": 3, "timeout": 2}
     with translating(site), floating_ip(site, ports["b2"]) as address:
@@ -243,7 +245,7 @@ def test_a_machine_by_a_floating_ip(site: Site, protocol: Protocol):
 
 
 @pytest.mark.parametrize("version", [4, 6])
-def test_who_is_not_allowed_is_refused_outside_too(site: Site, version: int):
+def test_allowed_cidrs_apply_to_external_clients(site: LabSite, version: int):
     """It applies to the VIP's own address and its floating IP; internal clients are allowed by their own addresses."""
     one = {4: "203.0.113.1/32", 6: "2001:db8::1/128"}[version]
     with site.balancer(f"bay-v{version}", [*MEMBERS], version=version) as balancer:
@@ -265,7 +267,7 @@ def test_who_is_not_allowed_is_refused_outside_too(site: Site, version: int):
 
 
 @pytest.mark.parametrize("version", [4, 6])
-def test_who_sends_too_much_from_outside_is_told(site: Site, version: int):
+def test_gateway_answers_oversized_external_packets_with_an_icmp_error(site: LabSite, version: int):
     """Internal networks have an MTU of 1,442, the external one of 1,500, so the gateway sends an ICMP error."""
     with site.balancer(f"bay-v{version}", ["b2"], protocol="UDP", version=version) as balancer:
         for to in (site.address("b2", version), balancer.vip):
@@ -288,7 +290,7 @@ for source in sys.argv[3:]:
 
 
 @pytest.mark.parametrize("version", [4, 6])
-def test_persistence_for_clients_outside(site: Site, version: int):
+def test_persistence_keeps_external_clients_on_their_member(site: LabSite, version: int):
     """Affinity is by source address.
 
     Over IPv6 OVN has no field for it and uses the MAC, so clients behind a router are one.
@@ -317,12 +319,12 @@ def nowhere() -> Iterator[str]:
     yield ""
 
 
-def allow(site: Site, balancer: Balancer, *cidrs: str) -> None:
+def allow(site: LabSite, balancer: CreatedBalancer, *cidrs: str) -> None:
     site.cloud.load_balancer.update_listener(balancer.listener, allowed_cidrs=list(cidrs))
     site.settle(balancer.id)
 
 
-def test_a_vip_through_a_vlan(site: Site):
+def test_vip_is_reached_by_a_floating_ip_on_a_vlan_network(site: LabSite):
     """The physical network carries VLAN 100 only during this test, with the external host on an access port."""
     wire = {"provider_network_type": "vlan", "provider_physical_network": "physnet", "provider_segmentation_id": 100}
     public = site.network("tagged", "198.51.100.0/24", is_router_external=True, **wire)
@@ -340,7 +342,7 @@ def test_a_vip_through_a_vlan(site: Site):
 
 
 @contextmanager
-def access_port(site: Site, tag: int, address: str) -> Iterator[None]:
+def access_port(site: LabSite, tag: int, address: str) -> Iterator[None]:
     """Put the external host's port into this VLAN."""
     chassis = [node.name for node in site.lab.record.chassis]
     for name in chassis:

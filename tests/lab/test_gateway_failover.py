@@ -14,7 +14,7 @@ from fairlead.lab import Traffic
 from fairlead.lab.processes import read_pidfile
 from harness.lab.gateway import active_chassis
 from harness.lab.labs import lab_of
-from harness.lab.site import Site, open_site
+from harness.lab.site import LabSite, open_site
 from harness.waiting import wait_until
 
 pytestmark = [pytest.mark.lab, pytest.mark.extended]
@@ -23,14 +23,14 @@ CHASSIS = ("chassis1", "chassis2", "chassis3")
 
 
 @pytest.fixture
-def site(machine: None) -> Iterator[Site]:
+def site(machine: None) -> Iterator[LabSite]:
     with lab_of("three", chassis=len(CHASSIS)) as lab:
         site = open_site(lab)
         yield site
         site.close()
 
 
-def await_active_chassis(site: Site) -> str:
+def await_active_chassis(site: LabSite) -> str:
     """First chassis with the gateway. It may briefly lose it again at the beginning, until BFD has settled."""
     seen = [""]
 
@@ -42,7 +42,7 @@ def await_active_chassis(site: Site) -> str:
     return seen[-1]
 
 
-def test_another_chassis_takes_over_from_one_that_stands_still(site: Site):
+def test_gateway_moves_to_another_chassis_when_its_chassis_freezes(site: LabSite):
     """OVN fails over when a chassis stops, and fails back at some time after it resumes.
 
     The stopped chassis answers no BFD probes. Connections are answered by either chassis.

@@ -17,13 +17,13 @@ from harness.lab.members import (
     end_process,
     mend_cable,
     plug,
-    segments_sent_again,
+    retransmitted_segments,
     start_process,
     unplug,
     wait_members,
     wait_replicas,
 )
-from harness.lab.site import PORT, Balancer, Site, open_site
+from harness.lab.site import PORT, CreatedBalancer, LabSite, open_site
 from harness.waiting import wait_equal, wait_until
 
 pytestmark = [pytest.mark.lab, pytest.mark.ovn]
@@ -38,7 +38,7 @@ KEYS = 60
 
 
 @pytest.fixture(scope="module")
-def site(lab: Lab) -> Iterator[Site]:
+def site(lab: Lab) -> Iterator[LabSite]:
     """Members on both chassis, a client on the same switch and one across a router."""
     site = open_site(lab)
     site.network("rose", "10.0.0.0/24", "fd00:a::/64")
@@ -54,7 +54,7 @@ def site(lab: Lab) -> Iterator[Site]:
     site.close()
 
 
-Act = Callable[[Site, str], None]
+Act = Callable[[LabSite, str], None]
 DEATHS: dict[str, tuple[Act, Act]] = {
     "its process ends": (end_process, start_process),
     "it is cut off": (cut_cable, mend_cable),
@@ -80,14 +80,14 @@ def monitor(protocol: Protocol) -> dict[str, object]:
     return {**MONITOR, "delay": DELAYS[protocol], "type": "TCP" if protocol is Protocol.TCP else "UDP-CONNECT"}
 
 
-def keys(site: Site, balancer: Balancer, protocol: Protocol) -> dict[int, str]:
+def keys(site: LabSite, balancer: CreatedBalancer, protocol: Protocol) -> dict[int, str]:
     """Member that answers each of a fixed set of source ports; ports without an answer are missing."""
     return dict(ask(site, "far", balancer, protocol, count=KEYS, source_port_from=20_000).keys)
 
 
 @pytest.mark.parametrize(("protocol", "version", "death"), CASES)
-def test_who_dies_gets_no_new_connections_and_who_is_back_gets_its_own(
-    site: Site, protocol: Protocol, version: int, death: str
+def test_dead_member_gets_no_connections_and_regains_its_keys_on_recovery(
+    site: LabSite, protocol: Protocol, version: int, death: str
 ):
     pool = {"protocol": protocol.value.upper(), "version": version, "healthmonitor": monitor(protocol)}
     with site.balancer(f"rose-v{version}", MEMBERS, **pool) as balancer, ExitStack() as stack:
@@ -112,11 +112,11 @@ def test_who_dies_gets_no_new_connections_and_who_is_back_gets_its_own(
         wait_members(site, ONLINE=3)
         site.lab.wait_synced()
         assert keys(site, balancer, protocol) == before
-        assert running.stop().broken == [], "no connection fails once the death is known, nor by the return"
+        assert running.stop().failed == [], "no connection fails once the death is known, nor by the return"
 
 
 @contextmanager
-def dead(site: Site, death: str, name: str) -> Iterator[None]:
+def dead(site: LabSite, death: str, name: str) -> Iterator[None]:
     """Make one of three members fail, wait until no chassis has flows to it, and restore it at the end."""
     die, revive = DEATHS[death]
     die(site, name)
@@ -132,7 +132,7 @@ def steady(*targets: Target) -> Load:
     return Load(targets=targets, rate=20, count=6000, held=0, seconds=300, timeout=30)
 
 
-def test_a_backup_serves_when_all_others_are_dead_and_nobody_when_it_is_too(site: Site):
+def test_backup_serves_for_dead_members_until_the_backup_is_dead_too(site: LabSite):
     with site.balancer("rose-v4", ("m1", "m2", SPARE), healthmonitor=monitor(Protocol.TCP)) as balancer:
         site.set_member(balancer, SPARE, backup=True)
         wait_members(site, ONLINE=3)
@@ -159,19 +159,19 @@ def test_a_backup_serves_when_all_others_are_dead_and_nobody_when_it_is_too(site
         assert set(ask(site, "far", balancer, Protocol.TCP).answers) == {"m1", "m2"}
 
 
-def refused_by_the_first_segment(site: Site, client: str, balancer: Balancer) -> bool:
+def refused_by_the_first_segment(site: LabSite, client: str, balancer: CreatedBalancer) -> bool:
     """Whether the first segment of each connection is refused.
 
     A slow machine may take more than a second, after which a SYN is sent again (RFC 6298, section 2).
     """
-    before = segments_sent_again(site, client)
+    before = retransmitted_segments(site, client)
     refused = ask(site, client, balancer, Protocol.TCP, count=4)
     assert refused.errors == {"refused": 4}
-    return segments_sent_again(site, client) == before
+    return retransmitted_segments(site, client) == before
 
 
 @dataclass(frozen=True, kw_only=True)
-class Led:
+class ForwardedClients:
     """A Local IP of the test."""
 
     owner: str
@@ -182,25 +182,25 @@ class Led:
     fallback: str = "forward"
 
     @property
-    def last(self) -> str:
+    def last_member(self) -> str:
         """Result for clients without a working replica on their chassis."""
         return {"forward": self.owner, "reject": "refused", "drop": "timeout"}[self.fallback]
 
 
 OWNERS = ("ash", "elm")
 LED = (
-    Led(owner="ash", version=4, protocol=Protocol.TCP),
-    Led(owner="ash", version=6, protocol=Protocol.TCP, mode="passthrough", fallback="reject"),
-    Led(owner="elm", version=4, protocol=Protocol.UDP, fallback="drop"),
-    Led(owner="elm", version=6, protocol=Protocol.UDP),
+    ForwardedClients(owner="ash", version=4, protocol=Protocol.TCP),
+    ForwardedClients(owner="ash", version=6, protocol=Protocol.TCP, mode="passthrough", fallback="reject"),
+    ForwardedClients(owner="elm", version=4, protocol=Protocol.UDP, fallback="drop"),
+    ForwardedClients(owner="elm", version=6, protocol=Protocol.UDP),
 )
 ONCE = {"max_retries": 1, "max_retries_down": 1}
 
 
 @contextmanager
-def local_ips(site: Site, *replicas: str) -> Iterator[dict[Target, Led]]:
+def local_ips(site: LabSite, *replicas: str) -> Iterator[dict[Target, ForwardedClients]]:
     """All Local IPs, with the replicas in the order of their age."""
-    made, targets = list[str](), dict[Target, Led]()
+    made, targets = list[str](), dict[Target, ForwardedClients]()
     with httpx.Client(base_url=f"{site.url}/network/v2.0") as client, ExitStack() as stack:
         for led in LED:
             target = Target(to=site.address(led.owner, led.version), port=PORT, protocol=led.protocol)
@@ -227,11 +227,11 @@ def local_ips(site: Site, *replicas: str) -> Iterator[dict[Target, Led]]:
         yield targets
 
 
-def port_of(site: Site, machine: str) -> str:
+def port_of(site: LabSite, machine: str) -> str:
     return site.lab.workload(machine).port_id
 
 
-def who_answers(site: Site, client: str, targets: Iterable[Target]) -> dict[Target, set[str]]:
+def who_answers(site: LabSite, client: str, targets: Iterable[Target]) -> dict[Target, set[str]]:
     """Names and errors of the answers of each target."""
     found = dict[Target, set[str]]()
     for each in targets:
@@ -241,12 +241,12 @@ def who_answers(site: Site, client: str, targets: Iterable[Target]) -> dict[Targ
     return found
 
 
-def wait_answers(site: Site, client: str, wanted: Mapping[Target, str]) -> None:
+def wait_answers(site: LabSite, client: str, wanted: Mapping[Target, str]) -> None:
     """Wait until the client gets exactly these answers."""
     wait_equal(lambda: who_answers(site, client, wanted), {target: {name} for target, name in wanted.items()})
 
 
-def test_a_replica_that_dies_leaves_its_chassis_to_the_next_one_and_the_last_one_to_the_fallback(site: Site):
+def test_dead_local_ip_replica_yields_to_the_next_one_then_to_the_fallback(site: LabSite):
     """A Local IP of each IP version with a monitor of each type.
 
     Two replicas are on the clients' chassis, one is not.
@@ -257,7 +257,7 @@ def test_a_replica_that_dies_leaves_its_chassis_to_the_next_one_and_the_last_one
             stack.callback(site.lab.remove_workload, name)
         targets = stack.enter_context(local_ips(site, "m2", SPARE, "m3"))
         first, second, elsewhere = (dict.fromkeys(targets, name) for name in ("m2", SPARE, "m3"))
-        last = {target: led.last for target, led in targets.items()}
+        last = {target: led.last_member for target, led in targets.items()}
         wait_replicas(site, ONLINE=3 * len(targets))
         site.lab.wait_synced()
         for client, wanted in (("near", first), ("far", first), ("m1", elsewhere)):
@@ -269,7 +269,7 @@ def test_a_replica_that_dies_leaves_its_chassis_to_the_next_one_and_the_last_one
             wait_answers(site, "far", second)
             with site.lab.load("near", steady(*targets)) as running:
                 wait_answers(site, "near", second)
-                assert running.stop().broken == [], "the next one serves all"
+                assert running.stop().failed == [], "the next one serves all"
             end_process(site, SPARE)
             wait_replicas(site, ONLINE=len(targets), ERROR=2 * len(targets))
             site.lab.wait_synced()
@@ -278,7 +278,7 @@ def test_a_replica_that_dies_leaves_its_chassis_to_the_next_one_and_the_last_one
             owned = [target for target, led in targets.items() if led.fallback == "forward"]
             with site.lab.load("near", steady(*owned)) as running:
                 wait_answers(site, "near", last)
-                assert running.stop().broken == [], "the owner serves all"
+                assert running.stop().failed == [], "the owner serves all"
         finally:
             for name in ("m2", SPARE):
                 with suppress(Exception):
@@ -286,7 +286,7 @@ def test_a_replica_that_dies_leaves_its_chassis_to_the_next_one_and_the_last_one
         wait_answers(site, "near", first)
 
 
-def test_the_dead_do_not_serve_when_the_server_starts_again(site: Site):
+def test_dead_member_gets_no_connections_after_a_server_restart(site: LabSite):
     with ExitStack() as stack:
         balancer = stack.enter_context(site.balancer("rose-v4", MEMBERS, healthmonitor=monitor(Protocol.TCP)))
         wait_members(site, ONLINE=3)
@@ -301,6 +301,6 @@ def test_the_dead_do_not_serve_when_the_server_starts_again(site: Site):
             site.await_applied()
             assert set(ask(site, "far", balancer, Protocol.TCP).answers) == {"m2", "m3"}
             result = running.stop()
-        assert result.broken == []
+        assert result.failed == []
         assert set(result.answers) == {"m2", "m3"}
     stop(site.lab.layout, again)

@@ -16,13 +16,13 @@ from typing import Any
 
 import pytest
 
-from fairlead.drivers.ovn.vswitch.conntrack import Attempt, Tracked, parse_attempts
-from fairlead.drivers.ovn.vswitch.database import Tools
+from fairlead.drivers.ovn.vswitch.conntrack import ConnectionAttempt, ConntrackTable, parse_attempts
+from fairlead.drivers.ovn.vswitch.database import OvsTools
 from fairlead.lab import Lab, Protocol
 from fairlead.lab.workload import Link
 from fairlead.model.documents.addresses import parse_address
 from fairlead.model.documents.loadbalancer import Transport
-from fairlead.model.queries.conntrack_flush import Cut
+from fairlead.model.queries.conntrack_flush import TrackedConnection
 from harness.lab.keys_client import KeysClient, keys_client
 from harness.lab.lean import BALANCING, LeanSite, lean_site
 from harness.waiting import wait_equal, wait_until
@@ -96,7 +96,7 @@ class Scene:
             for pool in pools:
                 for version in (4, 6):
                     member = {"name": name, "address": self.site.address(name, version), "protocol_port": PORT}
-                    self.site.post(f"{BALANCING}/pools/{pool}/members", member=member)
+                    self.site.create(f"{BALANCING}/pools/{pool}/members", member=member)
             self.site.settle(self.balancers[algorithm])
 
     def remove(self, name: str) -> None:
@@ -159,7 +159,7 @@ def create(site: LeanSite, subnets: list[str], algorithm: str) -> dict[str, Any]
     ]
     more = {"vip_subnet_id": subnets[0], "additional_vips": [{"subnet_id": subnets[1]}]}
     balancer = {"name": algorithm, "listeners": listeners, **more}
-    made: dict[str, Any] = site.post(f"{BALANCING}/loadbalancers", loadbalancer=balancer)
+    made: dict[str, Any] = site.create(f"{BALANCING}/loadbalancers", loadbalancer=balancer)
     return made
 
 
@@ -184,7 +184,7 @@ def start(scene: Scene) -> dict[Kind, dict[int, str]]:
 Start = Mapping[Kind, dict[int, str]]
 
 
-def test_keys_are_spread(start: Start):
+def test_keys_are_spread_over_members_except_with_source_ip(start: Start):
     """Or all that follows would prove nothing. SOURCE_IP leads all of a client to one member."""
     for (algorithm, *rest), found in start.items():
         shares = Counter(found.values())
@@ -192,13 +192,15 @@ def test_keys_are_spread(start: Start):
         assert (len(shares) > 1) == (algorithm != "SOURCE_IP")
 
 
-def test_a_key_that_is_used_again_reaches_the_same_member(scene: Scene, start: Start):
+def test_reused_key_reaches_the_same_member(scene: Scene, start: Start):
     count("nothing changed", start, scene.keys(*CLIENTS))
 
 
 @pytest.mark.parametrize("version", [4, 6])
 @pytest.mark.parametrize("protocol", list(Protocol))
-async def test_flows_of_a_member_are_flushed_in_their_zone_alone(scene: Scene, protocol: Protocol, version: int):
+async def test_flush_removes_flows_of_a_member_only_in_the_given_conntrack_zone(
+    scene: Scene, protocol: Protocol, version: int
+):
     """By a partial tuple, as agents do (`drivers/ovn/vswitch/conntrack.py`). Connections are open: the kernel tracks
     one that was reset for ten seconds, in which an emulated machine does little."""
     vip = scene.vips["SOURCE_IP_PORT", version]
@@ -211,10 +213,10 @@ async def test_flows_of_a_member_are_flushed_in_their_zone_alone(scene: Scene, p
     before = tracked(scene, protocol, vip)
     member = scene.site.address("m0", version)
     zone = (await tracker(scene).zones())[scene.lab.workload("box").port_id]
-    cut = Cut(Transport(protocol.value), parse_address(vip), 80, parse_address(member), PORT)
-    await tracker(scene).cut([(zone + 1000, cut)])
+    cut = TrackedConnection(Transport(protocol.value), parse_address(vip), 80, parse_address(member), PORT)
+    await tracker(scene).flush([(zone + 1000, cut)])
     assert before == tracked(scene, protocol, vip)
-    await tracker(scene).cut([(zone, cut)])
+    await tracker(scene).flush([(zone, cut)])
     left = tracked(scene, protocol, vip)
     theirs = [line for line in before if f"src={member}," in line]
     assert len(before) == KEYS
@@ -225,32 +227,32 @@ async def test_flows_of_a_member_are_flushed_in_their_zone_alone(scene: Scene, p
 
 
 @pytest.mark.parametrize("version", [4, 6])
-async def test_attempts_without_an_answer_are_found_and_forgotten(scene: Scene, version: int):
+async def test_unanswered_connection_attempts_are_found_and_flushed(scene: Scene, version: int):
     vip, member = scene.vips["ROUND_ROBIN", version], scene.site.address("m0", version)
     scene.forget()
     dropped = ["ip", f"-{version}", "route", "add", "blackhole", scene.site.address("box", version)]
     scene.lab.exec("m0", dropped)
     try:
-        scene.clients["box"].attempt(("attempts", version), vip, first_port(35), KEYS)
-        wait_equal(lambda: {str(each.cut.member) for each in attempts(scene, vip)}, {member})
+        scene.clients["box"].send_unanswered(("attempts", version), vip, first_port(35), KEYS)
+        wait_equal(lambda: {str(each.connection.member) for each in attempts(scene, vip)}, {member})
         scene.clients["box"].release(("attempts", version))  # or each would be made again by its next packet
         found = attempts(scene, vip)
-        assert {str(each.cut.member) for each in found} == {member}
-        await tracker(scene).forget(found)
+        assert {str(each.connection.member) for each in found} == {member}
+        await tracker(scene).flush_attempts(found)
         assert attempts(scene, vip) == []
     finally:
         scene.lab.exec("m0", ["ip", f"-{version}", "route", "delete", "blackhole", scene.site.address("box", version)])
 
 
-def attempts(scene: Scene, vip: str) -> list[Attempt]:
+def attempts(scene: Scene, vip: str) -> list[ConnectionAttempt]:
     """Those to the VIP; the member's own zone has them too, to the member's address."""
     found = parse_attempts(scene.lab.exec(HOME, ["ovs-appctl", "-t", "ovs-vswitchd", "dpctl/dump-conntrack"]))
-    return [each for each in found if str(each.cut.address) == vip]
+    return [each for each in found if str(each.connection.address) == vip]
 
 
-def tracker(scene: Scene) -> Tracked:
+def tracker(scene: Scene) -> ConntrackTable:
     folder = scene.lab.layout.node_directory(HOME)
-    return Tracked("br-int", Tools(folder), folder, 10_000)
+    return ConntrackTable("br-int", OvsTools(folder), folder, 10_000)
 
 
 def tracked(scene: Scene, protocol: Protocol, vip: str) -> list[str]:
@@ -260,7 +262,7 @@ def tracked(scene: Scene, protocol: Protocol, vip: str) -> list[str]:
     return sorted(line.partition(",protoinfo=")[0] for line in lines)
 
 
-def test_another_gateway_leads_keys_from_outside_to_the_same_members(scene: Scene):
+def test_external_keys_reach_the_same_members_through_another_gateway(scene: Scene):
     """As after a failover, but with both chassis alive. The server rests: it would undo the change."""
     before, home = scene.keys("outside"), gateway_chassis(scene)
     with other_gateway(scene):
@@ -294,7 +296,7 @@ def other_gateway(scene: Scene) -> Iterator[None]:
         scene.site.resume()
 
 
-def test_keys_of_a_client_that_migrates_reach_the_same_members(scene: Scene, start: Start):
+def test_keys_of_a_migrated_client_reach_the_same_members(scene: Scene, start: Start):
     with moved(scene):
         after = scene.keys(*CLIENTS)
     count("client migrated", start, after)
@@ -311,7 +313,7 @@ def moved(scene: Scene) -> Iterator[None]:
             scene.move(client, HOME)
 
 
-def test_held_connections_survive_a_migration(scene: Scene):
+def test_open_connections_survive_a_migration_of_the_client(scene: Scene):
     """The switch of the new chassis knows none of them: the hash has to lead them where they were.
 
     All chassis of a lab share a kernel, and so the seed of its hash: two hosts would break more of ROUND_ROBIN.
@@ -330,7 +332,7 @@ def test_held_connections_survive_a_migration(scene: Scene):
     assert broken == {}
 
 
-def test_members_that_come_drain_and_go_move_no_key_of_the_others(scene: Scene, start: Start):
+def test_adding_draining_and_removing_members_moves_no_key_of_the_others(scene: Scene, start: Start):
     scene.add("m3")
     more = scene.keys(*CLIENTS)
     count("a member came", start, more, "m3")
@@ -344,7 +346,7 @@ def test_members_that_come_drain_and_go_move_no_key_of_the_others(scene: Scene, 
     count("a member was removed", back, scene.keys(*CLIENTS), "m3")
 
 
-def test_datapath_flows_of_connections(scene: Scene):
+def test_round_robin_and_source_ip_need_no_datapath_flow_per_connection(scene: Scene):
     """ROUND_ROBIN needs one for each bucket, SOURCE_IP_PORT one for each connection."""
     grown = {}
     for number, algorithm in enumerate(ALGORITHMS):

@@ -21,7 +21,7 @@ from fairlead.lab.load import Load, Target
 from fairlead.lab.service import Service, start, stop
 from fairlead.model.documents.addresses import derive_mac
 from harness.lab.members import HTTP, end_process, start_process, wait_members
-from harness.lab.site import PATIENCE, PORT, Balancer, Site, open_site
+from harness.lab.site import ACTIVE_TIMEOUT, PORT, CreatedBalancer, LabSite, open_site
 from harness.waiting import pause, wait_until
 
 pytestmark = [pytest.mark.lab, pytest.mark.extended]
@@ -31,12 +31,12 @@ SEED = int(os.environ.get("KILLED_SEED", "0")) or random.randrange(1, 10_000)
 LIVE, DEAD = ("k1", "k2", "k3"), "k4"
 CLIENTS = {"near": "chassis1", "far": "chassis2"}
 BY_AGENTS = {"FAIRLEAD_HEALTH_PROBER": "agents"}
-LONGEST_FREEZE = 4.0
+MAX_FREEZE = 4.0
 """Seconds."""
 
 
 @pytest.fixture(scope="module")
-def site(lab: Lab) -> Iterator[Site]:
+def site(lab: Lab) -> Iterator[LabSite]:
     """Members and a client on each node; the last member is down from the beginning."""
     site = open_site(lab, **BY_AGENTS)
     site.network("aspen", "10.0.0.0/24", "fd00:a::/64")
@@ -50,10 +50,10 @@ def site(lab: Lab) -> Iterator[Site]:
 
 
 @dataclass
-class Nodes:
+class KilledNodes:
     """Current processes by name."""
 
-    site: Site
+    site: LabSite
     processes: dict[str, "subprocess.Popen[bytes]"]
     service: Service
     told: list[str] = field(default_factory=list)
@@ -68,7 +68,7 @@ class Nodes:
         self.processes[name].kill()
         self.processes[name].wait()
 
-    def begin(self, name: str) -> None:
+    def start_agents(self, name: str) -> None:
         """Start a process again after a kill."""
         layout = self.site.lab.layout
         if name == "server":
@@ -78,13 +78,13 @@ class Nodes:
         else:
             self.processes[name] = agents.start_one(layout, self.site.url, name).process
 
-    def torment(self, chance: random.Random, seconds: float) -> None:
+    def disturb(self, chance: random.Random, seconds: float) -> None:
         """Kill or stop one process or all of them repeatedly, for this time without that of restarts."""
         while seconds > 0:
             victims = chance.choice([[name] for name in self.processes] + [list(self.processes)])
-            how, while_ = chance.choice(("killed", "frozen")), chance.uniform(0.1, LONGEST_FREEZE)
+            how, while_ = chance.choice(("killed", "frozen")), chance.uniform(0.1, MAX_FREEZE)
             self.told.append(f"{'+'.join(victims)} {how} {while_:.1f} s")
-            hurt, heal = (self.kill, self.begin) if how == "killed" else (self.freeze, self.thaw)
+            hurt, heal = (self.kill, self.start_agents) if how == "killed" else (self.freeze, self.thaw)
             for name in victims:
                 hurt(name)
             pause(while_)
@@ -96,10 +96,10 @@ class Nodes:
 
 
 @pytest.fixture
-def nodes(site: Site) -> Iterator[Nodes]:
+def nodes(site: LabSite) -> Iterator[KilledNodes]:
     started = {agent.chassis: agent.process for agent in agents.start(site.lab.layout, site.url)}
     assert site.service.process is not None
-    nodes = Nodes(site, {"server": site.service.process, **started}, site.service)
+    nodes = KilledNodes(site, {"server": site.service.process, **started}, site.service)
     yield nodes
     for name, process in nodes.processes.items():
         if name != "server":
@@ -137,13 +137,13 @@ def rows_watched(lab: Lab) -> Iterator[Callable[[], list[str]]]:
 
 
 @contextmanager
-def statuses_watched(site: Site, balancers: list[Balancer]) -> Iterator[list[str]]:
+def statuses_watched(site: LabSite, balancers: list[CreatedBalancer]) -> Iterator[list[str]]:
     """Wrong statuses of members in the API; times without a response are ignored."""
     wrong: list[str] = []
     over = threading.Event()
 
     def watch() -> None:
-        with httpx.Client(base_url=site.url, timeout=PATIENCE) as client:
+        with httpx.Client(base_url=site.url, timeout=ACTIVE_TIMEOUT) as client:
             while not over.wait(0.2):
                 for balancer in balancers:
                     try:
@@ -164,7 +164,7 @@ def statuses_watched(site: Site, balancers: list[Balancer]) -> Iterator[list[str
         watching.join()
 
 
-def test_agents_and_server_are_killed_and_frozen_at_random(site: Site, nodes: Nodes):
+def test_random_kills_and_freezes_of_agents_and_server_break_no_connection(site: LabSite, nodes: KilledNodes):
     chance = random.Random(SEED)
     with ExitStack() as stack:
         balancers = [
@@ -178,13 +178,13 @@ def test_agents_and_server_are_killed_and_frozen_at_random(site: Site, nodes: No
         running = [stack.enter_context(site.lab.load(name, load)) for name in CLIENTS]
         wrong = stack.enter_context(statuses_watched(site, balancers))
         changes = stack.enter_context(rows_watched(site.lab))
-        nodes.torment(chance, SECONDS)
+        nodes.disturb(chance, SECONDS)
         changed, seen = changes(), [each.stop() for each in running]
         told = f"seed {SEED}: {'; '.join(nodes.told)}"
-        broken = [each for result in seen for each in result.broken]
+        broken = [each for result in seen for each in result.failed]
         opened = sum(result.opened for result in seen)
         print(
-            f"\n{told}: {opened} connections, {sum(result.asked for result in seen)} exchanges on kept ones,"
+            f"\n{told}: {opened} connections, {sum(result.exchanges for result in seen)} exchanges on kept ones,"
             f" {len(broken)} failed, {len(changed)} rows changed",
             *changed,
             sep="\n",
@@ -195,7 +195,7 @@ def test_agents_and_server_are_killed_and_frozen_at_random(site: Site, nodes: No
         goes_on(site, balancers[0])
 
 
-def goes_on(site: Site, balancer: Balancer) -> None:
+def goes_on(site: LabSite, balancer: CreatedBalancer) -> None:
     """Assert that agents still do all their work: detect failures and recoveries, count, and announce."""
     start_process(site, DEAD)
     wait_members(site, ONLINE=2 * (len(LIVE) + 1))
@@ -214,15 +214,15 @@ def goes_on(site: Site, balancer: Balancer) -> None:
     wait_members(site, ONLINE=2 * len(LIVE), ERROR=2)
 
 
-def knows(site: Site, client: str, address: str, network_id: str) -> bool:
+def knows(site: LabSite, client: str, address: str, network_id: str) -> bool:
     """Whether the client has the MAC address of the Local IP for the address, which is the network's."""
     return derive_mac(network_id) in site.lab.exec(client, ["ip", "neigh", "show", "to", address])
 
 
-def counted(site: Site, balancer: Balancer) -> int:
-    answer = httpx.get(f"{site.url}/load-balancer/v2/lbaas/loadbalancers/{balancer.id}/stats", timeout=PATIENCE)
+def counted(site: LabSite, balancer: CreatedBalancer) -> int:
+    answer = httpx.get(f"{site.url}/load-balancer/v2/lbaas/loadbalancers/{balancer.id}/stats", timeout=ACTIVE_TIMEOUT)
     return int(answer.json()["stats"]["total_connections"]) if answer.status_code == 200 else 0
 
 
-def ask_once(site: Site, balancer: Balancer) -> bool:
+def ask_once(site: LabSite, balancer: CreatedBalancer) -> bool:
     return not site.lab.traffic("near", Traffic(to=balancer.vip, port=80)).errors

@@ -15,8 +15,8 @@ from fairlead.lab import Lab, agents
 from fairlead.lab.errors import CommandFailed
 from harness.certificates import Authority
 from harness.lab.kubernetes import CloudProvider, Service, ServicePort
-from harness.lab.site import PATIENCE, Site, open_site
-from harness.lab.tellers import telling_at
+from harness.lab.site import ACTIVE_TIMEOUT, LabSite, open_site
+from harness.lab.tellers import echo_server_at
 from harness.waiting import wait_until
 
 pytestmark = [pytest.mark.lab]
@@ -34,7 +34,7 @@ OPTIONS = {"FAIRLEAD_HEALTH_PROBER": "agents", "FAIRLEAD_HEALTH_MIN_DELAY": "1"}
 
 @dataclass(frozen=True)
 class Cluster:
-    site: Site
+    site: LabSite
     provider: CloudProvider
     version: int
     folder: Path
@@ -95,7 +95,7 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def site(lab: Lab, keys: Path) -> Iterator[Site]:
+def site(lab: Lab, keys: Path) -> Iterator[LabSite]:
     site = open_site(lab, FAIRLEAD_KEYS_DIRECTORY=str(keys), **OPTIONS)
     network = site.network("kubernetes", "10.0.0.0/24", "fd00:a::/64")
     site.network("visitors", "10.0.1.0/24", "fd00:b::/64")
@@ -103,7 +103,7 @@ def site(lab: Lab, keys: Path) -> Iterator[Site]:
     site.machines("kubernetes", {**NODES, "visitor1": "chassis1"})
     site.machines("visitors", {"visitor2": "chassis2"})
     (keys / network.project_id).mkdir()
-    (keys / network.project_id / "shop.pem").write_text(SHOP.whole)
+    (keys / network.project_id / "shop.pem").write_text(SHOP.certificate_and_key)
     (keys / network.project_id / "shop.pem").chmod(0o600)
     yield site
     for name in (*NODES, *CLIENTS):
@@ -112,19 +112,19 @@ def site(lab: Lab, keys: Path) -> Iterator[Site]:
 
 
 @pytest.fixture(scope="module")
-def pods(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def pods(site: LabSite, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Folder with a file for each node with the number of the Service's pods there."""
     folder = tmp_path_factory.mktemp("pods")
     with ExitStack() as stack:
         for name in NODES:
             (folder / name).write_text("1")
             more = ("--health", str(HEALTH_CHECK), "--pods", str(folder / name))
-            stack.enter_context(telling_at(site.lab, name, NODE_PORTS, *more))
+            stack.enter_context(echo_server_at(site.lab, name, NODE_PORTS, *more))
         yield folder
 
 
 @pytest.fixture(scope="module", autouse=True)
-def nodes(site: Site) -> Iterator[None]:
+def nodes(site: LabSite) -> Iterator[None]:
     started = agents.start(site.lab.layout, site.url)
     yield
     for agent in started:
@@ -132,8 +132,8 @@ def nodes(site: Site) -> Iterator[None]:
 
 
 @pytest.fixture(params=[4, 6])
-def cluster(site: Site, pods: Path, request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    with httpx.Client(base_url=site.url, timeout=PATIENCE) as client:
+def cluster(site: LabSite, pods: Path, request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    with httpx.Client(base_url=site.url, timeout=ACTIVE_TIMEOUT) as client:
         subnet = site.subnet(f"kubernetes-v{request.param}").id
         provider = CloudProvider(client=client, subnet=subnet)
         rows = frozenset(site.our_rows())
@@ -145,7 +145,7 @@ def url(balancer: Any, port: int = 80, scheme: str = "http") -> str:
     return f"{scheme}://{f'[{vip}]' if ':' in vip else vip}:{port}/"
 
 
-def test_x_forwarded_for_with_a_limit_and_source_ranges_while_nodes_and_ports_change(cluster: Cluster):
+def test_service_with_x_forwarded_for_follows_node_port_and_range_changes(cluster: Cluster):
     visitors = {each: cluster.site.address(each, cluster.version) for each in CLIENTS}
     service = Service(name="forwarded", x_forwarded_for=True, connection_limit=100)
     with cluster.service(service, *TWO) as balancer:
@@ -176,7 +176,7 @@ def test_x_forwarded_for_with_a_limit_and_source_ranges_while_nodes_and_ports_ch
         assert not cluster.ask("visitor1", url(balancer, 8081), "-m", "1")
 
 
-def test_the_proxy_protocol_comes_and_goes(cluster: Cluster):
+def test_proxy_protocol_of_a_service_is_enabled_changed_and_disabled(cluster: Cluster):
     service = Service(name="greeted", client_affinity=True)
     with cluster.service(service, *TWO) as balancer:
         for said in ("", "PROXY", "PROXYV2", ""):
@@ -204,7 +204,7 @@ def _is_said(cluster: Cluster, client: str, where: str, version: int | None) -> 
     return bool(told) and told["said"].get("version") == version
 
 
-def test_tls_ends_before_the_nodes(cluster: Cluster, keys: Path):
+def test_tls_is_terminated_before_the_nodes(cluster: Cluster, keys: Path):
     service = Service(
         name="shop", tls_container="shop.pem", x_forwarded_for=True, ports=(ServicePort(port=443),), connection_limit=9
     )
@@ -236,7 +236,7 @@ def by_openssl(cluster: Cluster, client: str, where: str, keys: Path) -> str:
     return cluster.site.lab.exec(client, ["sh", "-c", f"printf 'GET / HTTP/1.0\\r\\n\\r\\n' | {words}"])
 
 
-def test_traffic_policy_local_leads_to_nodes_with_a_pod(cluster: Cluster):
+def test_traffic_policy_local_forwards_only_to_nodes_with_a_pod(cluster: Cluster):
     """OVN does it, so the nodes receive the clients' own addresses."""
     cluster.set_pods(kube1=1, kube2=0, kube3=1)
     try:

@@ -16,8 +16,8 @@ import pytest
 
 from fairlead.lab import Lab, agents
 from fairlead.lab.errors import CommandFailed
-from harness.lab.site import Site, open_site
-from harness.lab.tellers import telling_at
+from harness.lab.site import LabSite, open_site
+from harness.lab.tellers import echo_server_at
 from harness.lab.telling import COOKIE
 from harness.waiting import wait_equal
 
@@ -25,11 +25,11 @@ pytestmark = [pytest.mark.lab]
 
 MEMBERS = {"hazel1": "chassis1", "hazel2": "chassis2", "hazel3": "chassis2"}
 CLIENTS = {"hears1": "chassis1", "hears2": "chassis2"}
-TELLS, ANSWERS, GREETED = 8081, 8080, 8082
+ECHO_SERVERS, ANSWERS, GREETED = 8081, 8080, 8082
 """Ports of each member: `telling.py`; the lab's own server, for long connections; `telling.py` with a PROXY header."""
 RULES = 80
 ACTIONS, WRK, COOKIES, APP_COOKIES, WEIGHTS, BACKUPS, SLOW_MEMBER, NO_MEMBER, METRICS, HEADERS = range(81, 91)
-LEAST, LIMITED, IDLE_CLIENT, IDLE_MEMBER, INSPECTED, PROXY, PROXYV2 = range(9000, 9007)
+LEAST_CONNECTIONS_SHARE, LIMITED, IDLE_CLIENT, IDLE_MEMBER, INSPECTED, PROXY, PROXYV2 = range(9000, 9007)
 
 
 def rule(kind: str, how: str, value: str, **more: object) -> dict[str, object]:
@@ -77,7 +77,7 @@ ACTED: list[dict[str, object]] = [
 
 
 @pytest.fixture(scope="module")
-def site(lab: Lab) -> Iterator[Site]:
+def site(lab: Lab) -> Iterator[LabSite]:
     site = open_site(lab, FAIRLEAD_HEALTH_PROBER="agents")
     site.network("hazel", "10.0.0.0/24", "fd00:a::/64")
     site.machines("hazel", MEMBERS, serve=[ANSWERS])
@@ -85,7 +85,7 @@ def site(lab: Lab) -> Iterator[Site]:
     started = agents.start(lab.layout, site.url)
     with ExitStack() as stack:
         for name in MEMBERS:
-            stack.enter_context(telling_at(lab, name, [TELLS], "--greeted", str(GREETED)))
+            stack.enter_context(echo_server_at(lab, name, [ECHO_SERVERS], "--greeted", str(GREETED)))
         yield site
     for agent in started:
         agent.stop()
@@ -94,19 +94,19 @@ def site(lab: Lab) -> Iterator[Site]:
     site.close()
 
 
-def pool(site: Site, name: str, port: int = TELLS, **more: Any) -> dict[str, Any]:
+def pool(site: LabSite, name: str, port: int = ECHO_SERVERS, **more: Any) -> dict[str, Any]:
     """Pool of the first two members, or of the members in `of` with their attributes."""
     members: Mapping[str, Mapping[str, object]] = more.pop("of", {"hazel1": {}, "hazel2": {}})
     found = [
         {"name": each, "address": site.address(each, version), "protocol_port": port, **its}
         for each, its in members.items()
-        for version in ((4,) if port == TELLS else (4, 6))
+        for version in ((4,) if port == ECHO_SERVERS else (4, 6))
     ]
     known = {"protocol": "TCP" if port == ANSWERS else "HTTP", "lb_algorithm": "ROUND_ROBIN"}
     return {"name": name, **known, "members": found, **more}
 
 
-def asked(site: Site) -> Iterator[tuple[int, dict[str, Any], dict[str, Any] | None]]:
+def asked(site: LabSite) -> Iterator[tuple[int, dict[str, Any], dict[str, Any] | None]]:
     """Port, listener and pool of each option."""
     nobody = [{"address": "10.0.0.99", "protocol_port": 1}]
     backed = {"hazel1": {}, "hazel2": {}, "hazel3": {"backup": True}}
@@ -128,7 +128,7 @@ def asked(site: Site) -> Iterator[tuple[int, dict[str, Any], dict[str, Any] | No
     headers = dict.fromkeys(("X-Forwarded-For", "X-Forwarded-Port", "X-Forwarded-Proto"), "true")
     yield HEADERS, {"insert_headers": headers}, pool(site, "headers")
     tcp = {"protocol": "TCP"}
-    yield LEAST, tcp, pool(site, "least", ANSWERS, lb_algorithm="LEAST_CONNECTIONS")
+    yield LEAST_CONNECTIONS_SHARE, tcp, pool(site, "least", ANSWERS, lb_algorithm="LEAST_CONNECTIONS")
     yield LIMITED, {**tcp, "connection_limit": 2}, pool(site, "limited", ANSWERS)
     proxied = {**tcp, "connection_limit": 100}
     yield IDLE_CLIENT, {**proxied, "timeout_client_data": 1000}, pool(site, "idle-client", ANSWERS)
@@ -142,7 +142,7 @@ def asked(site: Site) -> Iterator[tuple[int, dict[str, Any], dict[str, Any] | No
 
 
 @pytest.fixture(scope="module")
-def vips(site: Site) -> Iterator[Mapping[int, str]]:
+def vips(site: LabSite) -> Iterator[Mapping[int, str]]:
     """VIP of each IP version."""
     found = list(asked(site))
     pools = [{**its} for _, _, its in found if its is not None] + [pool(site, "special", of={"hazel2": {}})]
@@ -183,7 +183,7 @@ def url(vip: str, port: int, where: str = "/") -> str:
     return f"http://{f'[{vip}]' if ':' in vip else vip}:{port}{where}"
 
 
-def get(site: Site, client: str, vip: str, port: int, where: str = "/", *more: str) -> dict[str, Any]:
+def get(site: LabSite, client: str, vip: str, port: int, where: str = "/", *more: str) -> dict[str, Any]:
     """Status code, redirect target, and the member's response. Without a response the code is empty."""
     words = ["curl", "-sS", "-m", "9", "-w", "\n%{http_code} %{redirect_url}", *more, url(vip, port, where)]
     try:
@@ -195,18 +195,18 @@ def get(site: Site, client: str, vip: str, port: int, where: str = "/", *more: s
     return {"code": code, "leads": leads, **told}
 
 
-def nodes(site: Site, client: str, vip: str, port: int, times: int, *more: str) -> Counter[str]:
+def nodes(site: LabSite, client: str, vip: str, port: int, times: int, *more: str) -> Counter[str]:
     return Counter(get(site, client, vip, port, "/", *more).get("node", "") for _ in range(times))
 
 
-def test_rules_of_each_type_and_comparison(site: Site, vip: str):
+def test_rules_of_each_type_and_comparison_match(site: LabSite, vip: str):
     for client in CLIENTS:
         for place, (matched, about, other) in enumerate(MATCHED):
             assert get(site, client, vip, RULES, *about)["leads"] == f"http://rule.example/{place}", matched
             assert get(site, client, vip, RULES, *other).get("leads") != f"http://rule.example/{place}", matched
 
 
-def test_each_action(site: Site, vip: str):
+def test_each_l7_policy_action_is_applied(site: LabSite, vip: str):
     for client in CLIENTS:
         found = {
             where: get(site, client, vip, ACTIONS, where) for where in ("/secret", "/old", "/moved/x?y", "/special")
@@ -220,7 +220,7 @@ def test_each_action(site: Site, vip: str):
         assert get(site, client, vip, ACTIONS)["node"] == "hazel1"
 
 
-def test_headers_tell_of_the_client(site: Site, vip: str):
+def test_inserted_headers_name_client_address_port_and_protocol(site: LabSite, vip: str):
     for client in CLIENTS:
         told = get(site, client, vip, HEADERS, "/", "-H", "X-Forwarded-Proto: https")["headers"]
         address = site.address(client, 6 if ":" in vip else 4)
@@ -232,7 +232,7 @@ def test_headers_tell_of_the_client(site: Site, vip: str):
 
 
 @pytest.mark.parametrize("port", [PROXY, PROXYV2])
-def test_members_that_require_a_header_are_up_and_told_vip_and_port(site: Site, vip: str, port: int):
+def test_members_that_require_proxy_headers_are_online_and_get_vip_and_port(site: LabSite, vip: str, port: int):
     api, version = site.cloud.load_balancer, 6 if ":" in vip else 4
     found = api.find_pool(f"greeted-{port}")
     wait_equal(lambda: [each.operating_status for each in api.members(found.id)], ["ONLINE"] * 4)
@@ -241,7 +241,7 @@ def test_members_that_require_a_header_are_up_and_told_vip_and_port(site: Site, 
         assert (said["client"], said["to"]) == (site.address(client, version), [vip, port])
 
 
-def test_cookies_of_the_proxy_are_good_on_every_node(site: Site, vip: str):
+def test_http_cookie_selects_the_same_member_on_every_node(site: LabSite, vip: str):
     head = site.lab.exec("hears1", ["curl", "-sS", "-m", "15", "-o", "/dev/null", "-D", "-", url(vip, COOKIES)])
     (cookie,) = re.findall(r"(?i)set-cookie: (SRV=[^;\r]+)", head)
     found = [nodes(site, client, vip, COOKIES, 4, "-b", cookie) for client in CLIENTS]
@@ -249,13 +249,13 @@ def test_cookies_of_the_proxy_are_good_on_every_node(site: Site, vip: str):
     assert found[0] == found[1]
 
 
-def test_cookies_of_the_member_keep_a_client(site: Site, vip: str):
+def test_app_cookie_keeps_a_client_on_its_member(site: LabSite, vip: str):
     for client in CLIENTS:
         name = get(site, client, vip, APP_COOKIES, "/login")["node"]
         assert nodes(site, client, vip, APP_COOKIES, 6, "-b", f"{COOKIE}={name}") == {name: 6}
 
 
-def test_weights_and_backups(site: Site, vip: str):
+def test_proxy_follows_weights_and_uses_backups_without_other_members(site: LabSite, vip: str):
     for client in CLIENTS:
         assert nodes(site, client, vip, WEIGHTS, 8) == {"hazel1": 6, "hazel2": 2}
         assert nodes(site, client, vip, BACKUPS, 4) == {"hazel1": 2, "hazel2": 2}
@@ -281,7 +281,7 @@ def named(client, seconds=60):
     client.settimeout(seconds)
     return client.recv(100).decode().split()[0]
 """
-FEWEST = (
+MIN_RESPONSES = (
     BEGIN
     + """
 four = [(client, named(client)) for client in [asked() for _ in range(4)]]
@@ -307,18 +307,18 @@ except TimeoutError:
 )
 
 
-def run(site: Site, client: str, program: str, vip: str, port: int) -> Any:
+def run(site: LabSite, client: str, program: str, vip: str, port: int) -> Any:
     return json.loads(site.lab.exec(client, [sys.executable, "-c", program, vip, str(port)]))
 
 
-def test_the_one_with_the_fewest_connections_gets_the_next(site: Site, vip: str):
+def test_member_with_the_fewest_connections_gets_the_next_one(site: LabSite, vip: str):
     """After two connections of one member are closed, it gets the next two; round robin would use both members."""
     for client in CLIENTS:
-        four, last = run(site, client, FEWEST, vip, LEAST)
+        four, last = run(site, client, MIN_RESPONSES, vip, LEAST_CONNECTIONS_SHARE)
         assert (four, last) == (["hazel1", "hazel1", "hazel2", "hazel2"], "hazel1")
 
 
-def test_no_more_connections_than_the_limit_on_each_node(site: Site, vip: str):
+def test_connection_limit_applies_on_each_node(site: LabSite, vip: str):
     with ThreadPoolExecutor() as threads:
         for names, late in threads.map(lambda client: run(site, client, LIMIT, vip, LIMITED), CLIENTS):
             assert {*names, late} == {"hazel1", "hazel2"}
@@ -351,33 +351,33 @@ with opened(other) as patient, opened(own) as idle:
 @pytest.mark.parametrize(
     ("port", "says"), [(IDLE_CLIENT, ""), (IDLE_CLIENT, "hello\n"), (IDLE_MEMBER, "hello\n"), (INSPECTED, "")]
 )
-def test_who_is_idle_is_cut_off_when_its_time_is_over(site: Site, vip: str, port: int, says: str):
+def test_idle_connection_is_closed_after_the_timeout_of_its_listener(site: LabSite, vip: str, port: int, says: str):
     """Only one of two idle connections is closed: its listener has a timeout of one second, the default is 50."""
-    argv = [sys.executable, "-c", UNTIL_CUT, vip, str(port), str(LEAST), says]
+    argv = [sys.executable, "-c", UNTIL_CUT, vip, str(port), str(LEAST_CONNECTIONS_SHARE), says]
     assert site.lab.exec("hears1", argv).strip() == "True"
 
 
-def test_time_is_over_for_members_that_do_not_answer_or_cannot_be_reached(site: Site, vip: str):
+def test_slow_member_causes_504_and_unreachable_member_causes_503(site: LabSite, vip: str):
     assert get(site, "hears1", vip, SLOW_MEMBER, "/slow")["code"] == "504"
     wait_equal(lambda: get(site, "hears1", vip, SLOW_MEMBER)["code"], "200")
     assert get(site, "hears2", vip, NO_MEMBER)["code"] == "503"
 
 
-def test_metrics_are_those_of_the_own_proxy(site: Site, vip: str):
+def test_prometheus_listener_serves_metrics_only_at_its_path(site: LabSite, vip: str):
     listener = next(iter(site.cloud.load_balancer.listeners(name=f"at{METRICS}"))).id
     for client in CLIENTS:
         assert f'octavia_listener_status{{listener="{listener}"' in get(site, client, vip, METRICS, "/metrics")["text"]
         assert get(site, client, vip, METRICS)["code"] == "404"
 
 
-def test_a_load_of_requests_has_all_of_its_answers(site: Site, vip: str):
+def test_every_request_under_load_is_answered(site: LabSite, vip: str):
     for client in CLIENTS:
         told = site.lab.exec(client, ["wrk", "-t", "1", "-c", "10", "-d", "1s", url(vip, WRK)])
         assert int(re.findall(r"(\d+) requests in", told)[0]) > 10
         assert not re.findall("Non-2xx|Socket errors", told)
 
 
-def test_requests_that_are_none_are_counted_as_errors(site: Site, vip: str):
+def test_malformed_requests_are_counted_as_request_errors(site: LabSite, vip: str):
     api = site.cloud.load_balancer
     listener = next(iter(api.listeners(name=f"at{HEADERS}"))).id
     wanted = api.get_listener_statistics(listener).request_errors + len(CLIENTS)

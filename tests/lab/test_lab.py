@@ -28,7 +28,7 @@ from fairlead.lab import (
 from fairlead.lab.command import main
 from fairlead.lab.errors import InvalidWorkload, LabMismatch, LabNotFound, MissingTools, UnknownNode, WorkloadExists
 from fairlead.lab.layout import Layout
-from fairlead.lab.namespaces import CHOSEN_PORTS
+from fairlead.lab.namespaces import EPHEMERAL_PORTS
 from fairlead.lab.records import SOURCE_PORTS
 from fairlead.lab.service import Service, stop
 from harness.lab.labs import assert_nothing_left, lab_name, lab_processes
@@ -142,7 +142,7 @@ def test_a_large_transfer_crosses_the_tunnel(network: Lab, address: str) -> None
     assert received(network, "chassis2") - before > 20_000
 
 
-def test_the_largest_packet_fits_the_tunnel_and_no_larger_one(network: Lab) -> None:
+def test_packet_of_the_mtu_fits_the_tunnel_and_a_larger_one_does_not(network: Lab) -> None:
     whole = ("ping", "-c", "1", "-W", "30", "-M", "do", "10.0.0.12", "-s")
     assert " 0% packet loss" in network.exec("w11", (*whole, str(1442 - 28)))
     with pytest.raises(LabError, match="message too long"):
@@ -150,7 +150,7 @@ def test_the_largest_packet_fits_the_tunnel_and_no_larger_one(network: Lab) -> N
 
 
 @BOTH_VIPS
-def test_a_load_balancer_of_ovn_balances(network: Lab, vip: str) -> None:
+def test_ovn_load_balancer_spreads_connections_over_both_backends(network: Lab, vip: str) -> None:
     result = network.traffic("w13", Traffic(to=vip, port=80, count=100, concurrency=10))
     assert result.errors == {}
     assert {"w11", "w12"} == set(result.answers)
@@ -158,29 +158,29 @@ def test_a_load_balancer_of_ovn_balances(network: Lab, vip: str) -> None:
 
 
 @BOTH_VIPS
-def test_a_source_port_leads_to_the_same_backend_again(network: Lab, vip: str) -> None:
+def test_same_source_port_reaches_the_same_backend(network: Lab, vip: str) -> None:
     asked = Traffic(to=vip, port=80, count=50, concurrency=5, source_port_from=20_000)
     first, second = network.traffic("w13", asked), network.traffic("w13", asked)
     assert set(range(20_000, 20_050)) == set(first.keys)
     assert first.keys == second.keys
 
 
-def test_who_names_no_source_port_takes_none_of_those_that_are_named(network: Lab) -> None:
+def test_ephemeral_ports_are_disjoint_from_explicit_source_ports(network: Lab) -> None:
     asking = (
         "import socket; print(*(socket.create_connection(('10.0.0.12', 8080)).getsockname()[1] for _ in range(200)))"
     )
     chosen = {int(port) for port in network.exec("w13", (sys.executable, "-c", asking)).split()}
-    assert chosen <= set(CHOSEN_PORTS)
+    assert chosen <= set(EPHEMERAL_PORTS)
     assert not chosen & set(SOURCE_PORTS)
 
 
 @pytest.mark.parametrize("protocol", list(Protocol))
 def test_a_held_connection_stays_with_its_backend(network: Lab, protocol: Protocol) -> None:
     with network.hold("w13", Traffic(to="10.0.0.12", port=8080, protocol=protocol)) as held:
-        assert [held.ask("one"), held.ask("two")] == ["w12 one", "w12 two"]
+        assert [held.exchange("one"), held.exchange("two")] == ["w12 one", "w12 two"]
 
 
-def test_a_held_connection_tells_how_it_was_lost(network: Lab) -> None:
+def test_lost_connection_reports_the_kind_of_error(network: Lab) -> None:
     with pytest.raises(ConnectionLost) as lost, network.hold("w13", Traffic(to="10.0.0.12", port=9)):
         pass
     assert lost.value.kind == "refused"
@@ -199,12 +199,12 @@ FAR = {"refused": 30.0, "timeout": 0.3}
         ("fd00::77", 80, Protocol.TCP, "timeout"),
     ],
 )
-def test_errors_are_told_by_kind(network: Lab, to: str, port: int, protocol: Protocol, kind: str) -> None:
+def test_traffic_errors_are_counted_by_kind(network: Lab, to: str, port: int, protocol: Protocol, kind: str) -> None:
     result = network.traffic("w13", Traffic(to=to, port=port, protocol=protocol, count=2, timeout=FAR[kind]))
     assert ({}, {kind: 2}) == (result.answers, result.errors)
 
 
-def test_an_udp_server_answers_from_the_address_it_was_asked_at(network: Lab) -> None:
+def test_udp_server_answers_from_the_requested_address(network: Lab) -> None:
     """A backend that is addressed at a VIP on its loopback must not answer from its first address."""
     network.exec("w12", ("ip", "address", "add", "10.0.0.212/32", "dev", "lo"))
     network.exec("w12", ("ip", "-6", "address", "add", "fd00::212/128", "dev", "lo"))
@@ -238,7 +238,7 @@ def test_offloads_are_off_on_every_veth(network: Lab) -> None:
         ("10.1.0.9", ["--icmp"], "lab-rp2"),
     ],
 )
-def test_trace_fills_in_the_packet(
+def test_trace_completes_the_packet_from_names_and_options(
     network: Lab, capsys: pytest.CaptureFixture[str], target: str, options: list[str], output: str
 ) -> None:
     assert main(["trace", "--name", network.name, "w13", target, *options]) == 0
@@ -288,14 +288,14 @@ def test_trace_fills_in_the_packet(
         ),
     ],
 )
-def test_the_command_line_says_what_is_wrong(
+def test_command_line_reports_invalid_arguments(
     by_environment: None, capsys: pytest.CaptureFixture[str], words: list[str], code: int, says: str
 ) -> None:
     assert code == main(words)
     assert says in capsys.readouterr().err
 
 
-def test_workloads_come_and_go(network: Lab) -> None:
+def test_workload_is_added_and_removed_without_leftovers(network: Lab) -> None:
     added = Workload(
         name="a-rather-long-name-1", chassis="chassis2", port_id="none", mac="02:00:00:00:00:99", serve=(80,)
     )
@@ -311,7 +311,7 @@ def test_workloads_come_and_go(network: Lab) -> None:
         network.remove_workload(added.name)
 
 
-def test_a_workload_moves_to_another_chassis_at_once(network: Lab) -> None:
+def test_workload_recreated_on_another_chassis_has_traffic_immediately(network: Lab) -> None:
     for chassis in ("chassis1", "chassis2", "chassis1", "chassis1"):
         network.remove_workload("w13")
         network.add_workload(replace(WORKLOADS[2], chassis=chassis))
@@ -321,17 +321,17 @@ def test_a_workload_moves_to_another_chassis_at_once(network: Lab) -> None:
         assert (result.answers, result.errors) == ({"w12": 1}, {})
 
 
-def test_a_workload_moves_and_its_connections_go_on(network: Lab) -> None:
+def test_moved_workload_keeps_its_connections(network: Lab) -> None:
     with network.hold("w13", Traffic(to="10.0.0.12", port=8080, timeout=20)) as held:
-        assert held.ask("before") == "w12 before"
+        assert held.exchange("before") == "w12 before"
         for chassis in ("chassis1", "chassis2"):
             network.move_workload("w12", chassis)
             assert network.workload("w12").chassis == chassis
             network.wait_bound("w12")
-            assert held.ask(chassis) == f"w12 {chassis}"
+            assert held.exchange(chassis) == f"w12 {chassis}"
 
 
-def test_a_workload_that_cannot_be_plugged_in_leaves_nothing(network: Lab) -> None:
+def test_failed_addition_of_a_workload_leaves_nothing(network: Lab) -> None:
     twice = Workload(name="twice", chassis="chassis1", port_id="none", mac="02:00:00:00:00:98", serve=(80, 80))
     with pytest.raises(LabError, match="in use"):
         network.add_workload(twice)
@@ -342,7 +342,7 @@ def test_a_workload_that_cannot_be_plugged_in_leaves_nothing(network: Lab) -> No
 @pytest.mark.parametrize(
     "wrong", [{"name": "central"}, {"name": "A"}, {"mac": "1"}, {"addresses": ("x",)}, {"serve": (0,)}]
 )
-def test_a_workload_that_makes_no_sense_has_no_record(wrong: dict[str, object]) -> None:
+def test_invalid_workload_is_rejected(wrong: dict[str, object]) -> None:
     right = {"name": "w", "chassis": "chassis1", "port_id": "p", "mac": "02:00:00:00:00:01"}
     with pytest.raises(InvalidWorkload):
         Workload(**{**right, **wrong})  # type: ignore[arg-type]
@@ -380,7 +380,7 @@ def mounts() -> list[str]:
     return [line for line in lines if f" {namespaces.DIRECTORY}/" not in line]
 
 
-def test_down_leaves_nothing(other: Layout) -> None:
+def test_down_removes_the_whole_lab(other: Layout) -> None:
     lab = Lab.up(other.name, chassis=1)
     lab.add_workload(Workload(name="w", chassis="chassis1", port_id="p", mac="02:00:00:00:00:01", serve=(80,)))
     assert len(lab_processes(other)) == 7
@@ -390,7 +390,7 @@ def test_down_leaves_nothing(other: Layout) -> None:
         Lab.open(other.name)
 
 
-def test_down_of_a_lab_that_is_not_there(other: Layout, capsys: pytest.CaptureFixture[str]) -> None:
+def test_down_of_a_missing_lab_succeeds(other: Layout, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["down", "--name", other.name]) == 0
     assert "was not there" in capsys.readouterr().err
     assert_nothing_left(other)
@@ -404,7 +404,7 @@ def test_two_labs_run_side_by_side(lab: Lab, other: Layout) -> None:
     assert_nothing_left(other)
 
 
-def test_a_lab_takes_its_programs_from_another_root(other: Layout, tmp_path: Path) -> None:
+def test_lab_runs_programs_from_another_root(other: Layout, tmp_path: Path) -> None:
     """The other root is the system itself in this test.
 
     Its programs run as those of another root, and no mount is left.
@@ -426,7 +426,7 @@ def test_a_lab_takes_its_programs_from_another_root(other: Layout, tmp_path: Pat
     assert_nothing_left(other)
 
 
-def test_up_leaves_a_lab_that_is_well_alone(lab: Lab) -> None:
+def test_up_leaves_a_healthy_lab_unchanged(lab: Lab) -> None:
     before = lab.status()
     assert before == Lab.up(lab.name, chassis=2).status()
     assert before == Lab.up(lab.name).status()
@@ -435,7 +435,7 @@ def test_up_leaves_a_lab_that_is_well_alone(lab: Lab) -> None:
 
 
 @pytest.mark.extended
-def test_the_words_of_status_bring_a_server_back(other: Layout, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_printed_by_status_restarts_the_server(other: Layout, capsys: pytest.CaptureFixture[str]) -> None:
     """It starts for the same lab, with its number of chassis and its content."""
     listen = f"127.0.0.1:{free_port()}"
 
@@ -464,7 +464,7 @@ def test_the_words_of_status_bring_a_server_back(other: Layout, capsys: pytest.C
 
 
 @pytest.mark.parametrize("program", ["ovs-vswitchd", "ovn-controller", "ovnsb_db", "answer"])
-def test_up_mends_a_lab_of_which_a_process_was_killed(other: Layout, program: str) -> None:
+def test_up_repairs_a_lab_with_a_killed_process(other: Layout, program: str) -> None:
     lab = Lab.up(other.name, chassis=1)
     lab.add_workload(Workload(name="w", chassis="chassis1", port_id="p", mac="02:00:00:00:00:01", serve=(80,)))
     kill(lab, program)
@@ -472,7 +472,7 @@ def test_up_mends_a_lab_of_which_a_process_was_killed(other: Layout, program: st
     assert Lab.up(other.name, chassis=1).status().is_healthy
 
 
-def test_a_workload_is_removed_though_its_switch_is_dead(other: Layout) -> None:
+def test_workload_is_removed_while_its_vswitchd_is_dead(other: Layout) -> None:
     lab = Lab.up(other.name, chassis=1)
     lab.add_workload(Workload(name="w", chassis="chassis1", port_id="p", mac="02:00:00:00:00:01"))
     kill(lab, "ovs-vswitchd")
@@ -480,7 +480,7 @@ def test_a_workload_is_removed_though_its_switch_is_dead(other: Layout) -> None:
     assert lab.workloads() == ()
 
 
-def test_an_up_that_is_interrupted_removes_what_it_made(other: Layout) -> None:
+def test_interrupted_up_removes_everything_created(other: Layout) -> None:
     # A shell without job control, as in CI, starts background commands with SIGINT ignored (POSIX, 2.12).
     command = ["env", "--default-signal=INT", *up(other)]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
@@ -492,7 +492,7 @@ def test_an_up_that_is_interrupted_removes_what_it_made(other: Layout) -> None:
     assert_nothing_left(other)
 
 
-def test_two_ups_at_once_make_one_lab(other: Layout) -> None:
+def test_two_concurrent_ups_create_one_lab(other: Layout) -> None:
     ups = [subprocess.Popen(up(other), stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(2)]
     assert [each.communicate(timeout=DEADLINE)[1] for each in ups] != [b"", b""]
     assert [each.returncode for each in ups] == [0, 0]
@@ -500,7 +500,7 @@ def test_two_ups_at_once_make_one_lab(other: Layout) -> None:
 
 
 @pytest.mark.parametrize("after", ["namespace", "database", "switch", "controller"])
-def test_an_up_that_was_killed_is_cleaned(other: Layout, after: str) -> None:
+def test_leftovers_of_a_killed_up_are_removed(other: Layout, after: str) -> None:
     signs = {
         "namespace": lambda: bool(namespaces.existing(other.prefix)),
         "database": lambda: Path(other.node_directory("central") / "ovnnb_db.sock").exists(),
@@ -518,9 +518,9 @@ def test_an_up_that_was_killed_is_cleaned(other: Layout, after: str) -> None:
     assert_nothing_left(other)
 
 
-def test_a_program_that_had_just_begun_is_ended(other: Layout) -> None:
+def test_take_down_ends_a_program_that_has_just_started(other: Layout) -> None:
     """A killed `up` leaves such a program: in no namespace of the lab yet, and without a pidfile."""
-    with subprocess.Popen(["sleep", "60"], env={processes.MARK: str(other.directory)}) as begun:
+    with subprocess.Popen(["sleep", "60"], env={processes.LAB_VARIABLE: str(other.directory)}) as begun:
         wait_until(lambda: processes.is_marked(begun.pid, other.directory))  # its environment appears after the fork
         assert take_down(other.name)
         assert begun.wait() == -signal.SIGTERM

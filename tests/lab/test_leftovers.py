@@ -43,7 +43,7 @@ def test_that_ends(machine):
 """
 
 
-class Runs:
+class HungRuns:
     """Runs of pytest with labs of their own prefix, each with one module."""
 
     def __init__(self, folder: Path, prefix: str) -> None:
@@ -51,7 +51,7 @@ class Runs:
         self.prefix = prefix
 
     @contextmanager
-    def hung(self, name: str) -> Iterator["Hung"]:
+    def hung(self, name: str) -> Iterator["HungRun"]:
         """A run with a lab and a program that continues until it is killed."""
         sign = self._folder / f"{name}.sign"
         with self._run(name, HUNG.format(sign=sign)) as process:
@@ -59,7 +59,7 @@ class Runs:
                 wait_until(lambda: process.poll() is not None or (sign.exists() and sign.read_text()), "it hangs")
                 assert process.poll() is None, process.communicate()[0]
                 lab, program = sign.read_text().split()
-                yield Hung(process, Layout(name=lab), int(program))
+                yield HungRun(process, Layout(name=lab), int(program))
             finally:
                 process.kill()
 
@@ -80,7 +80,7 @@ class Runs:
         return subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
-class Hung:
+class HungRun:
     def __init__(self, process: "subprocess.Popen[str]", layout: Layout, program: int) -> None:
         self.layout = layout
         self._process = process
@@ -94,7 +94,7 @@ class Hung:
     def programs(self) -> frozenset[int]:
         """Programs of its lab, and the one that the test started itself."""
         found = {
-            *processes.marked(self.layout.directory),
+            *processes.find_marked(self.layout.directory),
             *namespaces.processes(namespaces.existing(self.layout.prefix)),
         }
         return frozenset({*found, self._program} if lives(self._program) else found)
@@ -111,11 +111,11 @@ def lives(pid: int) -> bool:
 
 
 @pytest.fixture
-def runs(machine: None, tmp_path: Path) -> Runs:
-    return Runs(tmp_path, labs.lab_name("k"))
+def runs(machine: None, tmp_path: Path) -> HungRuns:
+    return HungRuns(tmp_path, labs.lab_name("k"))
 
 
-def test_the_next_run_removes_what_a_killed_one_left_and_nothing_of_one_that_goes_on(runs: Runs):
+def test_next_run_removes_leftovers_of_killed_runs_but_not_of_active_ones(runs: HungRuns):
     with runs.hung("killed") as killed, runs.hung("going_on") as going_on:
         killed.kill()
         assert namespaces.existing(killed.layout.prefix)
@@ -134,6 +134,6 @@ def test_the_next_run_removes_what_a_killed_one_left_and_nothing_of_one_that_goe
         labs.assert_nothing_left(going_on.layout)
 
 
-def test_a_run_that_ends_leaves_nothing(runs: Runs):
+def test_completed_run_leaves_nothing(runs: HungRuns):
     runs.ending("only")
     assert [each for each in labs.remains(labs.lab_name()) if runs.prefix in each] == []

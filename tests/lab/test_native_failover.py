@@ -14,7 +14,16 @@ import pytest
 
 from fairlead.lab.load import Load, LoadResult
 from fairlead.lab.native import NativeLab
-from harness.lab.native_served import CLIENTS, MEMBERS, Served, await_shares, balancer, held, served, targets
+from harness.lab.native_served import (
+    CLIENTS,
+    MEMBERS,
+    NativeSite,
+    await_slot_shares,
+    balancer,
+    hold_connections,
+    served,
+    targets,
+)
 from harness.waiting import wait_equal, wait_until
 
 pytestmark = [pytest.mark.lab, pytest.mark.extended]
@@ -26,18 +35,18 @@ KEPT = Load(targets=(), rate=1, count=100, held=60, seconds=60, period=0.3, time
 
 
 @pytest.fixture(scope="module")
-def made(served: Served) -> Iterator[Any]:
+def made(served: NativeSite) -> Iterator[Any]:
     with balancer(served, served.members(*MEMBERS)) as each:
-        await_whole(served, each)
+        await_all_routes(served, each)
         yield each
 
 
-def await_whole(served: Served, made: Any) -> None:
+def await_all_routes(served: NativeSite, made: Any) -> None:
     served.lab.wait_routed()
-    await_shares(served, made, **dict.fromkeys(MEMBERS, 1))
+    await_slot_shares(served, made, **dict.fromkeys(MEMBERS, 1))
 
 
-def begin(served: Served, made: Any) -> list[LoadResult]:
+def start_load(served: NativeSite, made: Any) -> list[LoadResult]:
     """Open new connections from each client."""
     with ExitStack() as stack:
         asked = replace(NEW, targets=targets(made))
@@ -45,7 +54,7 @@ def begin(served: Served, made: Any) -> list[LoadResult]:
         return [load.finish() for load in loads]
 
 
-def await_answers(served: Served, made: Any, names: Set[str]) -> None:
+def await_answers(served: NativeSite, made: Any, names: Set[str]) -> None:
     """Wait until exactly these members answer each client at each VIP by each protocol, without failures."""
     for target in targets(made):
         for client in CLIENTS:
@@ -77,27 +86,29 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("what", FAULTS)
-def test_new_connections_go_elsewhere_and_no_others_break(served: Served, made: Any, what: str) -> None:
+def test_new_connections_avoid_a_failure_and_other_connections_continue(
+    served: NativeSite, made: Any, what: str
+) -> None:
     fault = FAULTS[what]
     left = MEMBERS.keys() - fault.losing
     assert {frozenset(names) for names in served.slots(*targets(made))} == {frozenset(MEMBERS)}
     with served.lab.load("far", replace(KEPT, targets=targets(made))) as load:
-        wait_until(lambda: held(served), "flows are held", is_enough=lambda found: found >= KEPT.held // 2)
+        wait_until(lambda: hold_connections(served), "flows are held", is_enough=lambda found: found >= KEPT.held // 2)
         fault.make(served.lab)
         await_answers(served, made, left)
-        new, kept = begin(served, made), load.stop()
+        new, kept = start_load(served, made), load.stop()
     fault.mend(served.lab)
     if what == "host":  # its kernel answers pings, and has no rows yet
         served.lab.wait_routed()
-        assert [(each.broken, set(each.answers)) for each in begin(served, made)] == [([], left)] * len(CLIENTS)
+        assert [(each.failed, set(each.answers)) for each in start_load(served, made)] == [([], left)] * len(CLIENTS)
     begin_agents(served)
-    await_whole(served, made)
-    assert {each.member for each in kept.broken if each.member != "nobody"} == fault.losing
+    await_all_routes(served, made)
+    assert {each.member for each in kept.failed if each.member != "nobody"} == fault.losing
     assert set(kept.held) == left
-    assert [(each.broken, set(each.answers)) for each in new] == [([], left)] * len(CLIENTS)
+    assert [(each.failed, set(each.answers)) for each in new] == [([], left)] * len(CLIENTS)
 
 
-def begin_agents(served: Served) -> None:
+def begin_agents(served: NativeSite) -> None:
     """Start the agents of hosts that have booted."""
     for host, agent in list(served.agents.items()):
         if agent.process.poll() is not None:

@@ -20,7 +20,7 @@ from fairlead.lab.errors import InvalidWorkload, LabMismatch, UnknownNode, Workl
 from fairlead.lab.layout import Layout
 from fairlead.lab.native import Machine, NativeLab, plan, routing
 from harness.lab.labs import assert_nothing_left, lab_name
-from harness.lab.native_hosts import HOSTS, ROUTERS, await_ways, machine, pid_of, serve
+from harness.lab.native_hosts import HOSTS, ROUTERS, await_routes, machine, pid_of, serve
 from harness.ports import free_port
 from harness.waiting import DEADLINE, wait_equal, wait_until
 
@@ -51,11 +51,11 @@ def announced(lab: NativeLab, vip: str, *hosts: str) -> Iterator[None]:
     """Add the VIP to `lo` of these hosts, and wait until both routers have the routes."""
     hold(lab, "add", vip, hosts)
     try:
-        await_ways(lab, vip, *hosts)
+        await_routes(lab, vip, *hosts)
         yield
     finally:
         hold(lab, "del", vip, hosts)
-        await_ways(lab, vip)
+        await_routes(lab, vip)
 
 
 def hold(lab: NativeLab, change: str, vip: str, hosts: tuple[str, ...]) -> None:
@@ -83,11 +83,11 @@ def test_machines_are_reached_through_the_fabric(site: NativeLab, client: str, p
 @BOTH
 def test_an_address_on_lo_is_announced_and_withdrawn(site: NativeLab, vip: str) -> None:
     hold(site, "add", vip, ("host1",))
-    await_ways(site, vip, "host1")
+    await_routes(site, vip, "host1")
     hold(site, "add", vip, ("host2",))
-    await_ways(site, vip, "host1", "host2")
+    await_routes(site, vip, "host1", "host2")
     hold(site, "del", vip, ("host1", "host2"))
-    await_ways(site, vip)
+    await_routes(site, vip)
 
 
 BEGIN, END = ("192.0.2.254/32", "2001:db8:fffe::/128"), ("192.0.2.255/32", "2001:db8:ffff::/128")
@@ -124,24 +124,22 @@ def routes_of(lab: NativeLab, place: str, version: int) -> Iterator[list[str]]:
 
 
 @BOTH
-def test_while_one_host_comes_and_goes_a_router_has_a_way_by_the_others_at_every_moment(
-    site: NativeLab, vip: str
-) -> None:
+def test_router_always_has_a_route_while_one_host_joins_and_leaves(site: NativeLab, vip: str) -> None:
     with announced(site, vip, "host1", "host2"):
         with routes_of(site, "router1", 6 if ":" in vip else 4) as heard:
             hold(site, "add", vip, ("host3",))
-            await_ways(site, vip, *HOSTS)
+            await_routes(site, vip, *HOSTS)
             hold(site, "del", vip, ("host3",))
-            await_ways(site, vip, "host1", "host2")
+            await_routes(site, vip, "host1", "host2")
         assert [line for line in heard if line.startswith(f"Deleted {vip} ")] == []
 
 
 @BOTH
-def test_all_hosts_get_flows_and_a_router_that_rehashes_moves_them(site: NativeLab, vip: str) -> None:
+def test_router_spreads_flows_over_all_hosts_and_a_rehash_moves_them(site: NativeLab, vip: str) -> None:
     for router in ROUTERS:
         site.rehash(router, 7)
     with announced(site, vip, *HOSTS):
-        wait_equal(lambda: site.ways("outside", vip), frozenset(ROUTERS))
+        wait_equal(lambda: site.next_hops("outside", vip), frozenset(ROUTERS))
         first = ask(site, vip)
         assert set(first.values()) == set(HOSTS)
         assert first == ask(site, vip)
@@ -150,37 +148,37 @@ def test_all_hosts_get_flows_and_a_router_that_rehashes_moves_them(site: NativeL
         assert first != ask(site, vip)
 
 
-def test_nothing_but_whole_addresses_of_the_pool_are_announced(site: NativeLab) -> None:
+def test_only_host_routes_of_the_address_pool_are_announced(site: NativeLab) -> None:
     """Routes received from another host are not announced to the other router either."""
     beside = ["192.0.2.1/32", "2001:db8:e::1/128", "203.0.113.64/29", "2001:db8:f:1::1/64"]
     hold(site, "add", "203.0.113.11", ("host1",))
     for each in beside:
         hold(site, "add", each, ("host1",))
-    await_ways(site, "203.0.113.11", "host1")
+    await_routes(site, "203.0.113.11", "host1")
     ways = site.exec("router1", ("ip", "route")) + site.exec("router1", ("ip", "-6", "route"))
     for each in ("192.0.2.1", "2001:db8:e::1", "203.0.113.64", "2001:db8:f:1::"):
         assert each not in ways
-    assert site.ways("router2", site.chassis("host1").own[0]) == {"host1"}
+    assert site.next_hops("router2", site.chassis("host1").loopback_addresses[0]) == {"host1"}
     for each in ["203.0.113.11", *beside]:
         hold(site, "del", each, ("host1",))
 
 
-def test_a_host_speaks_from_its_own_address_though_a_vip_is_lower(site: NativeLab) -> None:
+def test_host_uses_its_own_source_address_despite_a_lower_vip(site: NativeLab) -> None:
     with announced(site, VIPS[0], "host1"), announced(site, VIPS[1], "host1"):
-        for own, to in zip(site.chassis("host1").own, site.workload("client").addresses, strict=True):
+        for own, to in zip(site.chassis("host1").loopback_addresses, site.workload("client").addresses, strict=True):
             chosen = json.loads(site.exec("host1", ("ip", "-json", "route", "get", to)))
             assert chosen[0]["prefsrc"] == own
 
 
-def test_a_host_that_dies_gets_nothing_and_is_back_when_it_boots(site: NativeLab) -> None:
+def test_dead_host_gets_no_traffic_and_returns_after_boot(site: NativeLab) -> None:
     with announced(site, VIPS[0], "host1", "host2"), announced(site, VIPS[1], "host1", "host2"):
         for vip in VIPS:
             hold(site, "add", vip, ("host3",))
-            await_ways(site, vip, *HOSTS)
+            await_routes(site, vip, *HOSTS)
         with asked_by(site, "host3") as heard:
             site.power_off("host3")
             for vip in VIPS:
-                await_ways(site, vip, "host1", "host2")
+                await_routes(site, vip, "host1", "host2")
                 assert set(ask(site, vip).values()) == {"host1", "host2"}
             with pytest.raises(BlockingIOError):  # no process is left to close the connection
                 heard.recv(1)
@@ -189,7 +187,7 @@ def test_a_host_that_dies_gets_nothing_and_is_back_when_it_boots(site: NativeLab
         serve(site, "host3")
         site.wait_routed()
         assert site.status().is_healthy
-        assert site.ways("router1", VIPS[0]) == {"host1", "host2"}  # the kernel's earlier state is lost
+        assert site.next_hops("router1", VIPS[0]) == {"host1", "host2"}  # the kernel's earlier state is lost
         result = site.traffic("client", Traffic(to=site.workload("web3").addresses[0], port=8080, count=5))
         assert (result.answers, result.errors) == ({"web3": 5}, {})
 
@@ -203,7 +201,7 @@ def asked_by(lab: NativeLab, host: str) -> Iterator[socket.socket]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(DEADLINE)
         address = "{}:{}".format(*listener.getsockname())
-        lab.reach(address)
+        lab.forward_port(address)
         asking = lab.command(host, (sys.executable, "-c", ASK.format(url=f"http://{address}/")))
         with subprocess.Popen(asking.argv, env=asking.full_environment(), stderr=subprocess.DEVNULL):
             heard, _ = listener.accept()
@@ -213,20 +211,20 @@ def asked_by(lab: NativeLab, host: str) -> Iterator[socket.socket]:
                 yield heard
 
 
-def test_a_router_that_dies_is_gone_round(site: NativeLab) -> None:
+def test_traffic_avoids_a_dead_router(site: NativeLab) -> None:
     """Hosts and the external machine use the other router, although no link loses its carrier."""
-    own = site.chassis("host2").own[0]
+    own = site.chassis("host2").loopback_addresses[0]
     with announced(site, VIPS[0], *HOSTS):
         site.power_off("router1")
-        wait_equal(lambda: site.ways("outside", VIPS[0]), {"router2"})
-        wait_equal(lambda: site.ways("host1", own), {"router2"})
+        wait_equal(lambda: site.next_hops("outside", VIPS[0]), {"router2"})
+        wait_equal(lambda: site.next_hops("host1", own), {"router2"})
         assert set(ask(site, VIPS[0]).values()) == set(HOSTS)
         site.power_on("router1")
         site.wait_routed()
     assert site.status().is_healthy
 
 
-def test_every_place_takes_a_neighbour_for_dead_after_less_than_a_second(site: NativeLab) -> None:
+def test_bfd_detects_a_dead_neighbour_within_a_second(site: NativeLab) -> None:
     """The detection time is that negotiated by both ends of each BFD session, in milliseconds."""
     for place in (*HOSTS, *ROUTERS, "outside"):
         peers = json.loads(site.exec(place, ("vtysh", "-c", "show bfd peers json")))
@@ -236,36 +234,36 @@ def test_every_place_takes_a_neighbour_for_dead_after_less_than_a_second(site: N
             assert interval * peer["remote-detect-multiplier"] < 1000, (place, peer)
 
 
-def test_a_link_is_cut_and_mended(site: NativeLab) -> None:
+def test_cut_link_removes_the_route_only_on_its_router(site: NativeLab) -> None:
     with announced(site, VIPS[0], *HOSTS):
         site.cut("router1", "host1")
-        wait_equal(lambda: site.ways("router1", VIPS[0]), {"host2", "host3"})
-        assert site.ways("router2", VIPS[0]) == set(HOSTS)
+        wait_equal(lambda: site.next_hops("router1", VIPS[0]), {"host2", "host3"})
+        assert site.next_hops("router2", VIPS[0]) == set(HOSTS)
         site.mend("router1", "host1")
         site.wait_routed()
 
 
-def test_a_session_ends_and_begins(site: NativeLab) -> None:
+def test_ended_bgp_session_removes_the_route_only_on_its_router(site: NativeLab) -> None:
     with announced(site, VIPS[0], *HOSTS):
         site.end_session("router2", "host2")
-        wait_equal(lambda: site.ways("router2", VIPS[0]), {"host1", "host3"})
-        assert site.ways("router1", VIPS[0]) == set(HOSTS)
+        wait_equal(lambda: site.next_hops("router2", VIPS[0]), {"host1", "host3"})
+        assert site.next_hops("router1", VIPS[0]) == set(HOSTS)
         site.begin_session("router2", "host2")
         site.wait_routed()
 
 
-def test_routing_daemons_that_are_killed_say_nothing_any_more(site: NativeLab) -> None:
+def test_killed_routing_daemons_withdraw_routes_and_the_kernel_keeps_its_own(site: NativeLab) -> None:
     """The host's kernel continues: its machines answer packets that still arrive there."""
     with announced(site, VIPS[1], *HOSTS):
         site.stop_routing("host2")
-        await_ways(site, VIPS[1], "host1", "host3")
-        assert len(site.ways("host2", site.chassis("host1").own[0])) == 2
+        await_routes(site, VIPS[1], "host1", "host3")
+        assert len(site.next_hops("host2", site.chassis("host1").loopback_addresses[0])) == 2
         site.start_routing("host2")
-        await_ways(site, VIPS[1], *HOSTS)
+        await_routes(site, VIPS[1], *HOSTS)
     site.wait_routed()
 
 
-def test_bird_announces_the_same(site: NativeLab) -> None:
+def test_bird_announces_the_same_routes_as_frr(site: NativeLab) -> None:
     """BIRD uses the configuration file for operators, in place of FRR on one host."""
     folder = site.layout.node_directory("host3")
     (folder / "bird.conf").write_text(routing.render_host(site.chassis("host3"), "bird.conf"))
@@ -276,9 +274,9 @@ def test_bird_announces_the_same(site: NativeLab) -> None:
     site.wait_routed()
     for vip in VIPS:
         hold(site, "add", vip, ("host3",))
-        await_ways(site, vip, "host3")
+        await_routes(site, vip, "host3")
         hold(site, "del", vip, ("host3",))
-        await_ways(site, vip)
+        await_routes(site, vip)
     pid = processes.read_pidfile(folder / "bird.pid")
     assert pid is not None
     processes.kill([pid], lambda each: processes.is_marked(each, site.layout.directory))
@@ -288,12 +286,12 @@ def test_bird_announces_the_same(site: NativeLab) -> None:
     site.wait_routed()
 
 
-def test_hosts_reach_a_server_of_this_machine(site: NativeLab) -> None:
+def test_hosts_reach_a_server_outside_the_lab(site: NativeLab) -> None:
     """A server for plain hosts needs no OVN."""
     listen = f"127.0.0.1:{free_port()}"
     started = service.start(site.layout, listen)
     try:
-        site.reach(listen)
+        site.forward_port(listen)
         for host in HOSTS:
             ready = site.exec(host, (sys.executable, "-c", ASK.format(url=f"http://{listen}/readyz")))
             assert ready == "ready\n"
@@ -302,14 +300,14 @@ def test_hosts_reach_a_server_of_this_machine(site: NativeLab) -> None:
         service.stop(site.layout, started)
 
 
-def test_up_leaves_a_lab_that_is_well_alone(site: NativeLab) -> None:
+def test_up_leaves_a_healthy_lab_unchanged(site: NativeLab) -> None:
     before = site.status()
     assert before == NativeLab.up(site.name).status() == NativeLab.open(site.name).status()
     with pytest.raises(LabMismatch, match="is up with 3 hosts, and goes on so without --chassis;"):
         NativeLab.up(site.name, chassis=2)
 
 
-def test_the_command_line_has_the_same_words(site: NativeLab, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_line_handles_native_labs(site: NativeLab, capsys: pytest.CaptureFixture[str]) -> None:
     def run(*words: str) -> tuple[int, str]:
         code = main([*words, "--name", site.name])
         captured = capsys.readouterr()
@@ -331,7 +329,7 @@ def test_the_command_line_has_the_same_words(site: NativeLab, capsys: pytest.Cap
     site.wait_routed()
 
 
-def test_machines_come_and_go(site: NativeLab) -> None:
+def test_machine_is_added_and_removed_without_leftovers(site: NativeLab) -> None:
     added = machine(site, "a-rather-long-name-2", "host2", 33, 80)
     site.add_workload(added)
     assert added == site.workload(added.name)
@@ -345,14 +343,14 @@ def test_machines_come_and_go(site: NativeLab) -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"name": "router1"}, {"name": "A"}, {"addresses": ()}, {"addresses": ("x",)}])
-def test_a_machine_that_makes_no_sense_has_no_record(wrong: dict[str, object]) -> None:
+def test_invalid_machine_is_rejected(wrong: dict[str, object]) -> None:
     right = {"name": "w", "chassis": "host1", "addresses": ("10.101.0.9",)}
     with pytest.raises(InvalidWorkload):
         Machine(**{**right, **wrong})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("number", [1, 255])
-def test_a_machine_has_no_number_of_a_router_or_of_nobody(number: int) -> None:
+def test_machine_numbers_of_router_and_broadcast_are_rejected(number: int) -> None:
     with pytest.raises(LabError, match="from 2 to 254"):
         plan.plan_hosts(1)[0].addresses(number)
 
@@ -368,13 +366,13 @@ def other(native_machine: None) -> Iterator[Layout]:
     take_down(name)
 
 
-def test_a_lab_that_was_killed_when_all_of_it_ran_leaves_nothing(other: Layout) -> None:
+def test_take_down_removes_a_lab_killed_during_up(other: Layout) -> None:
     argv = (sys.executable, "-m", "fairlead.lab", "up", "--dataplane", "native", "--chassis", "1", "--name", other.name)
     daemons = [routing.folder(other, place) / "bgpd.pid" for place in ("outside", *ROUTERS, "host1")]
     with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as up:
         wait_until(lambda: all(daemon.exists() for daemon in daemons))
         up.send_signal(signal.SIGKILL)
-    assert len(processes.marked(other.directory)) >= 3 * 4
+    assert len(processes.find_marked(other.directory)) >= 3 * 4
     with pytest.raises(LabError, match="does not run"):
         NativeLab.open(other.name)
     assert take_down(other.name)

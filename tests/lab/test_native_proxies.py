@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from openstack.exceptions import BadRequestException
 
-from fairlead.drivers.haproxy.process import began_of
+from fairlead.drivers.haproxy.process import start_time_of
 from fairlead.lab import Protocol, agents
 from fairlead.lab.errors import CommandFailed
 from fairlead.lab.load import Load, Target
@@ -25,17 +25,17 @@ from harness.certificates import Authority
 from harness.lab.native_hosts import HOSTS, ROUTERS, machine, pid_of, serve
 from harness.lab.native_served import (
     AGENT,
-    BEHIND,
     CLIENTS,
+    MEMBER_PORT,
     NUMBER,
     OPTIONS,
     PORT,
-    Served,
-    held,
+    NativeSite,
+    hold_connections,
+    record_changes,
     remove,
     serving,
     vips,
-    written,
 )
 from harness.waiting import wait_equal, wait_until
 
@@ -57,18 +57,18 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def served(native: NativeLab, keys: Path) -> Iterator[Served]:
+def served(native: NativeLab, keys: Path) -> Iterator[NativeSite]:
     with serving(native, FAIRLEAD_KEYS_DIRECTORY=str(keys)) as found:
         project = found.cloud.network.find_network("pool", ignore_missing=False).project_id
         own = keys / project
         own.mkdir()
-        (own / "web.pem").write_text(WEB.whole)
+        (own / "web.pem").write_text(WEB.certificate_and_key)
         (own / "web.pem").chmod(0o600)
         yield found
 
 
 @contextmanager
-def balancer(served: Served, *listeners: dict[str, Any], pools: tuple[dict[str, Any], ...] = ()) -> Iterator[Any]:
+def balancer(served: NativeSite, *listeners: dict[str, Any], pools: tuple[dict[str, Any], ...] = ()) -> Iterator[Any]:
     """A load balancer with a VIP of each IP version."""
     subnets = {each.ip_version: each.id for each in served.cloud.network.subnets(network_id=served.pool)}
     made = served.cloud.load_balancer.create_load_balancer(
@@ -83,10 +83,14 @@ def balancer(served: Served, *listeners: dict[str, Any], pools: tuple[dict[str, 
         yield made
     finally:
         served.cloud.load_balancer.delete_load_balancer(made.id, cascade=True)
-        wait_until(lambda: not any(served.lab.ways(r, v) for r in ROUTERS for v in vips(made)), "nobody announces it")
+        wait_until(
+            lambda: not any(served.lab.next_hops(r, v) for r in ROUTERS for v in vips(made)), "nobody announces it"
+        )
 
 
-def listener(served: Served, protocol: str, *names: str, algorithm: str = "ROUND_ROBIN", **more: Any) -> dict[str, Any]:
+def listener(
+    served: NativeSite, protocol: str, *names: str, algorithm: str = "ROUND_ROBIN", **more: Any
+) -> dict[str, Any]:
     """A listener with members of both IP versions: a proxy connects clients of either to any of them."""
     pool_protocol = "TCP" if protocol == "TCP" else "HTTP"
     pool = {"name": "p", "protocol": pool_protocol, "lb_algorithm": algorithm, "members": served.members(*names)}
@@ -94,17 +98,17 @@ def listener(served: Served, protocol: str, *names: str, algorithm: str = "ROUND
     return {"name": "l", "protocol": protocol, "protocol_port": port, "default_pool": pool, **more}
 
 
-def await_hosts(served: Served, made: Any, *hosts: str) -> None:
+def await_hosts(served: NativeSite, made: Any, *hosts: str) -> None:
     """Wait until exactly these hosts announce the VIPs, and every client can connect."""
     for vip in vips(made):
         for router in ROUTERS:
-            served.lab.wait_ways(router, vip, *hosts)
+            served.lab.wait_next_hops(router, vip, *hosts)
         for client in (*CLIENTS, *HOSTS):
             condition = f"{client} connects to {vip}"
             wait_until(lambda c=client, v=vip: connects(served, c, v, made.listeners[0]["id"]), condition)
 
 
-def connects(served: Served, client: str, vip: str, listener_id: str) -> bool:
+def connects(served: NativeSite, client: str, vip: str, listener_id: str) -> bool:
     port = served.cloud.load_balancer.get_listener(listener_id).protocol_port
     try:
         served.lab.exec(client, (sys.executable, "-c", CONNECT, vip, str(port)))
@@ -119,7 +123,7 @@ socket.create_connection((sys.argv[1], int(sys.argv[2])), 15).close()
 """
 
 
-def get(served: Served, client: str, vip: str, path: str, *more: str) -> tuple[str, str]:
+def get(served: NativeSite, client: str, vip: str, path: str, *more: str) -> tuple[str, str]:
     """Status code and name of the member. Raises CommandFailed."""
     scheme = "https" if "--cacert" in more else "http"
     host = f"[{vip}]" if ":" in vip else vip
@@ -129,7 +133,7 @@ def get(served: Served, client: str, vip: str, path: str, *more: str) -> tuple[s
     return code, "".join(body)
 
 
-def answers(served: Served, made: Any, path: str = "/", *more: str) -> Counter[str]:
+def answers(served: NativeSite, made: Any, path: str = "/", *more: str) -> Counter[str]:
     """Answers to clients outside and on a host, over both IP versions; all must succeed."""
     found = Counter[str]()
     for client in (*CLIENTS, "host2"):
@@ -140,7 +144,7 @@ def answers(served: Served, made: Any, path: str = "/", *more: str) -> Counter[s
     return found
 
 
-def test_paths_lead_to_pools_from_outside_and_from_hosts_over_both_versions(served: Served) -> None:
+def test_path_rules_select_pools_for_external_and_host_clients(served: NativeSite) -> None:
     rule = {"type": "PATH", "compare_type": "STARTS_WITH", "value": "/api"}
     policy = {"action": "REDIRECT_TO_POOL", "redirect_pool": {"name": "api"}, "rules": [rule]}
     other = {"name": "api", "protocol": "HTTP", "lb_algorithm": "ROUND_ROBIN", "members": served.members("n3")}
@@ -157,21 +161,21 @@ def test_paths_lead_to_pools_from_outside_and_from_hosts_over_both_versions(serv
     wait_until(lambda: not processes(served), "no proxy is left")
 
 
-def assert_statuses(served: Served, made: Any, status: str) -> None:
+def assert_statuses(served: NativeSite, made: Any, status: str) -> None:
     api = served.cloud.load_balancer
     wait_equal(lambda: api.get_load_balancer(made.id).operating_status, status)
     assert {each.operating_status for each in api.listeners(load_balancer_id=made.id)} == {status}
 
 
-def processes(served: Served) -> dict[str, int]:
+def processes(served: NativeSite) -> dict[str, int]:
     """PID of the proxy of each host."""
     folder = served.lab.layout.directory / "fairlead"
     written = {host: list((folder / f"agent-{host}.proxies").glob("*/pid")) for host in HOSTS}
     found = {host: int(its[0].read_text().split()[0]) for host, its in written.items() if its}
-    return {host: pid for host, pid in found.items() if began_of(pid)}
+    return {host: pid for host, pid in found.items() if start_time_of(pid)}
 
 
-def test_tls_ends_at_hosts_and_keys_are_on_no_disk_of_theirs(served: Served, keys: Path) -> None:
+def test_tls_is_terminated_on_hosts_and_no_log_contains_a_private_key(served: NativeSite, keys: Path) -> None:
     asked = listener(served, "TERMINATED_HTTPS", "n1", "n2", default_tls_container_ref="web.pem")
     with balancer(served, asked) as made:
         await_hosts(served, made, *HOSTS)
@@ -182,21 +186,25 @@ def test_tls_ends_at_hosts_and_keys_are_on_no_disk_of_theirs(served: Served, key
 
 
 @pytest.mark.extended
-def test_no_flow_breaks_when_routers_spread_anew_and_hosts_are_drained_or_come(served: Served) -> None:
+def test_rehash_host_drain_and_agent_restart_break_no_proxied_flow(served: NativeSite) -> None:
     with balancer(served, listener(served, "TCP", "n1", "n2", "n3", algorithm="LEAST_CONNECTIONS")) as made:
         await_hosts(served, made, *HOSTS)
         targets = tuple(Target(to=vip, port=PORT, protocol=Protocol.TCP) for vip in vips(made))
         steady = Load(targets=targets, rate=20, count=8000, held=90, seconds=300, period=0.3, timeout=30)
         with served.lab.load("far", steady) as load:
-            wait_until(lambda: held(served), "flows are held", is_enough=lambda found: found >= steady.held * 2 // 3)
+            wait_until(
+                lambda: hold_connections(served),
+                "flows are held",
+                is_enough=lambda found: found >= steady.held * 2 // 3,
+            )
             for seed in (11, 12, 13):
                 for router in ROUTERS:
                     served.lab.rehash(router, seed)
-            served.operator.ask("PUT", "/operator/hosts/host3/draining", None)
+            served.operator.request("PUT", "/operator/hosts/host3/draining", None)
             await_hosts(served, made, "host1", "host2")
             for router in ROUTERS:
                 served.lab.rehash(router, 14)
-            served.operator.ask("DELETE", "/operator/hosts/host3/draining", None)
+            served.operator.request("DELETE", "/operator/hosts/host3/draining", None)
             await_hosts(served, made, *HOSTS)
             agent = served.agents["host1"].process
             agent.kill()
@@ -205,20 +213,20 @@ def test_no_flow_breaks_when_routers_spread_anew_and_hosts_are_drained_or_come(s
             for router in ROUTERS:
                 served.lab.rehash(router, 15)
             seen = load.stop()
-        assert [each for each in seen.broken if each.member] == []
+        assert [each for each in seen.failed if each.member] == []
         assert sum(seen.held.values()) == steady.held
         assert set(seen.held) == {"n1", "n2", "n3"}
-        assert len(seen.broken) <= seen.opened / 100
+        assert len(seen.failed) <= seen.opened / 100
 
 
 @pytest.mark.extended
-def test_a_server_that_begins_again_moves_no_slot(served: Served, keys: Path) -> None:
+def test_server_restart_moves_no_slot(served: NativeSite, keys: Path) -> None:
     """The new server has no reports about proxies yet, and sends no slice without them."""
     layout, listen = served.lab.layout, served.service.url.removeprefix("http://")
     asked = listener(served, "TCP", "n1", "n2", algorithm="LEAST_CONNECTIONS")
     with balancer(served, asked) as made, ExitStack() as stack:
         await_hosts(served, made, *HOSTS)
-        changes = [stack.enter_context(written(served.lab, host)) for host in HOSTS]
+        changes = [stack.enter_context(record_changes(served.lab, host)) for host in HOSTS]
         steady = Load(
             targets=(Target(to=vips(made)[0], port=PORT),), rate=40, count=8000, held=40, seconds=200, timeout=30
         )
@@ -227,18 +235,18 @@ def test_a_server_that_begins_again_moves_no_slot(served: Served, keys: Path) ->
             served.service = start(layout, listen, {"FAIRLEAD_KEYS_DIRECTORY": str(keys), **OPTIONS})
             wait_until(lambda: all(runs(served, host) for host in HOSTS), "it has heard of all proxies")
             seen = load.stop()
-        assert seen.broken == []
+        assert seen.failed == []
         assert set(seen.held) == {"n1", "n2"}
     assert [line for lines in changes for line in lines if "owner4" in line or "pattern" in line] == []
 
 
-def runs(served: Served, host: str) -> bool:
+def runs(served: NativeSite, host: str) -> bool:
     """Whether the proxy serves, according to the server."""
-    proxies = served.operator.ask("GET", f"/operator/chassis/{host}")["proxies"]
+    proxies = served.operator.request("GET", f"/operator/chassis/{host}")["proxies"]
     return [each["serving"] for each in proxies] == [1]
 
 
-def test_a_proxy_that_is_killed_is_there_again_and_others_serve_meanwhile(served: Served) -> None:
+def test_killed_proxy_is_restarted_and_serves_again(served: NativeSite) -> None:
     with balancer(served, listener(served, "HTTP", "n1", "n2")) as made:
         await_hosts(served, made, *HOSTS)
         before = processes(served)
@@ -253,7 +261,7 @@ def test_a_proxy_that_is_killed_is_there_again_and_others_serve_meanwhile(served
         assert set(answers(served, made)) == {"n1", "n2"}
 
 
-def test_a_proxys_port_is_reached_by_nobody(served: Served) -> None:
+def test_internal_port_of_a_proxy_refuses_connections(served: NativeSite) -> None:
     with balancer(served, listener(served, "HTTP", "n1", "n2")) as made:
         await_hosts(served, made, *HOSTS)
         listening = served.lab.exec("host1", ("ss", "-Hltn"))
@@ -266,7 +274,7 @@ def test_a_proxys_port_is_reached_by_nobody(served: Served) -> None:
                     served.lab.exec(client, ("curl", "-sS", "-m", "15", where))
 
 
-def test_proxies_and_monitors_reach_no_address_of_a_host_itself(served: Served) -> None:
+def test_proxies_and_monitors_reach_no_address_of_a_host_itself(served: NativeSite) -> None:
     """A member's address that the host itself gets is excluded, and a host's own address is rejected as a member."""
     host, lab = served.lab.chassis("host1"), served.lab
     spare = host.addresses(SPARE)[0]
@@ -290,7 +298,7 @@ def test_proxies_and_monitors_reach_no_address_of_a_host_itself(served: Served) 
         wait_equal(lambda: status(served, made, "spare"), "NO_MONITOR")
 
 
-def status(served: Served, made: Any, name: str) -> str:
+def status(served: NativeSite, made: Any, name: str) -> str:
     """Operating status of a member of the only pool."""
     api = served.cloud.load_balancer
     [pool] = api.pools(loadbalancer_id=made.id)
@@ -299,7 +307,7 @@ def status(served: Served, made: Any, name: str) -> str:
 
 
 @pytest.mark.extended
-def test_hosts_without_haproxy_say_so_and_lead_to_those_that_have_one(served: Served) -> None:
+def test_only_hosts_with_haproxy_announce_and_the_others_report_an_error(served: NativeSite) -> None:
     def begin(host: str, **more: str) -> None:
         served.agents[host].stop()
         served.agents[host] = agents.start_one(served.lab.layout, served.service.url, host, {**AGENT, **more})
@@ -312,7 +320,7 @@ def test_hosts_without_haproxy_say_so_and_lead_to_those_that_have_one(served: Se
             await_hosts(served, made, "host3")
             assert set(answers(served, made)) == {"n1", "n2"}
             assert_statuses(served, made, "ONLINE")
-            [told] = served.operator.ask("GET", "/operator/chassis/host1")["agent"]["unapplied"]
+            [told] = served.operator.request("GET", "/operator/chassis/host1")["agent"]["unapplied"]
             assert "no HAProxy" in json.dumps(told)
     finally:
         for host in ("host1", "host2"):
@@ -329,21 +337,21 @@ def test_hosts_without_haproxy_say_so_and_lead_to_those_that_have_one(served: Se
 
 
 @pytest.mark.extended
-def test_what_an_agent_has_left_of_proxies_is_taken_away_too(served: Served) -> None:
+def test_remove_command_ends_the_proxies_of_a_stopped_agent(served: NativeSite) -> None:
     with balancer(served, listener(served, "HTTP", "n1", "n2")) as made:
         await_hosts(served, made, *HOSTS)
         pid = processes(served)["host3"]
         served.agents["host3"].stop()
-        assert began_of(pid)
+        assert start_time_of(pid)
         remove(served.lab, "host3")
         assert "host3" not in processes(served)
-        assert not began_of(pid)
+        assert not start_time_of(pid)
         served.start_agent("host3")
         await_hosts(served, made, *HOSTS)
         wait_equal(lambda: set(answers(served, made)), {"n1", "n2"})
 
 
-def test_members_that_do_not_answer_get_nothing(served: Served) -> None:
+def test_unresponsive_member_gets_no_requests(served: NativeSite) -> None:
     monitor = {"type": "HTTP", "delay": 1, "timeout": 1, "max_retries": 1, "max_retries_down": 2, "url_path": "/"}
     asked = listener(served, "HTTP", "n1", "n2")
     asked["default_pool"]["healthmonitor"] = monitor
@@ -354,4 +362,4 @@ def test_members_that_do_not_answer_get_nothing(served: Served) -> None:
         try:
             wait_equal(lambda: set(answers(served, made)), {"n1"})
         finally:
-            served.lab.add_workload(machine(served.lab, "n2", "host2", NUMBER, BEHIND))
+            served.lab.add_workload(machine(served.lab, "n2", "host2", NUMBER, MEMBER_PORT))

@@ -13,17 +13,17 @@ import pytest
 from fairlead.dataplane.flow_slot import flow_slot
 from fairlead.lab import Protocol, Traffic
 from fairlead.lab.load import Target
-from fairlead.model.documents.apportionment import LARGEST
+from fairlead.model.documents.apportionment import MAX_SLOTS
 from harness.lab.kernel_slots import TRANSPORTS
 from harness.lab.native_hosts import HOSTS, machine
 from harness.lab.native_served import (
-    BEHIND,
     CLIENTS,
+    MEMBER_PORT,
     MEMBERS,
     PORT,
-    Served,
+    NativeSite,
+    await_announced,
     await_slots,
-    await_ways,
     balancer,
     served,
     vips,
@@ -36,7 +36,9 @@ ASKED = {"concurrency": 10, "size": 1}
 """A line instead of HTTP, because thousands of connections must end quickly."""
 
 
-def send(served: Served, client: str, vip: str, protocol: Protocol, count: int, slots: Sequence[str]) -> Sequence[str]:
+def send(
+    served: NativeSite, client: str, vip: str, protocol: Protocol, count: int, slots: Sequence[str]
+) -> Sequence[str]:
     """Member of each connection. Asserts that it has the connection's slot, and that none is refused."""
     found = served.lab.traffic(client, Traffic(to=vip, port=PORT, protocol=protocol, count=count, **ASKED))
     assert (found.errors, len(found.keys)) == ({}, count), (client, vip, protocol)
@@ -60,7 +62,7 @@ Of n random connections, a share of p to one of two members, the ratio has a rel
 """
 
 
-def test_weights_are_kept_within_a_tenth(served: Served) -> None:
+def test_connection_ratio_matches_weights_within_ten_percent(served: NativeSite) -> None:
     """Counted over all connections of a client, a protocol, or an IP version.
 
     Combinations of all three have a quarter of the connections, so their limit is twice as wide.
@@ -68,10 +70,10 @@ def test_weights_are_kept_within_a_tenth(served: Served) -> None:
     bodies = [{**body, "weight": 3 if body["name"] == "n1" else 1} for body in served.members("n1", "n2")]
     counted = dict[tuple[str, str, Protocol], Counter[str]]()
     with balancer(served, bodies) as made:
-        await_ways(served, made, "host1", "host2")
+        await_announced(served, made, "host1", "host2")
         for vip, protocol in product(vips(made), Protocol):
             slots = await_slots(served, Target(to=vip, port=PORT, protocol=protocol))
-            assert Counter(slots) == {"n1": LARGEST * HEAVY, "n2": LARGEST * (1 - HEAVY)}
+            assert Counter(slots) == {"n1": MAX_SLOTS * HEAVY, "n2": MAX_SLOTS * (1 - HEAVY)}
             for client in CLIENTS:
                 answered = send(served, client, vip, protocol, ceil(ENOUGH / 4), slots)
                 counted[client, vip, protocol] = Counter(answered)
@@ -95,26 +97,26 @@ RARE = 5
 
 
 @contextmanager
-def ten(served: Served) -> Iterator[list[dict[str, Any]]]:
+def ten(served: NativeSite) -> Iterator[list[dict[str, Any]]]:
     """Members: the existing machines, and additional ones."""
     others = [f"more{number}" for number in range(len(MEMBERS), TEN)]
     with ExitStack() as stack:
         for number, name in enumerate(others):
-            added = machine(served.lab, name, HOSTS[number % len(HOSTS)], 41 + number, BEHIND)
+            added = machine(served.lab, name, HOSTS[number % len(HOSTS)], 41 + number, MEMBER_PORT)
             served.lab.add_workload(added)
             stack.callback(served.lab.remove_workload, name)
         yield served.members(*MEMBERS, *others)
 
 
-def test_ten_members_are_even_to_one_slot_and_connections_are_spread_as_their_slots(served: Served) -> None:
+def test_ten_members_differ_by_one_slot_and_connections_follow_the_slots(served: NativeSite) -> None:
     with ten(served) as members, balancer(served, members) as made:
-        await_ways(served, made, *HOSTS)
+        await_announced(served, made, *HOSTS)
         for vip, protocol in product(vips(made), Protocol):
             slots = await_slots(served, Target(to=vip, port=PORT, protocol=protocol))
             assert sorted(Counter(slots).values()) == [25] * 4 + [26] * 6, (vip, protocol)
             for client in CLIENTS:
                 answered = send(served, client, vip, protocol, EACH, slots)
-                assert_spread(Counter(answered), {name: n / LARGEST for name, n in Counter(slots).items()})
+                assert_spread(Counter(answered), {name: n / MAX_SLOTS for name, n in Counter(slots).items()})
 
 
 def assert_spread(counts: Mapping[str, int], shares: Mapping[str, float]) -> None:

@@ -12,13 +12,23 @@ import openstack
 import pytest
 from openstack.exceptions import HttpException
 
-from fairlead.http.server_client import Server
+from fairlead.http.server_client import ApiClient
 from fairlead.lab import Protocol, Traffic, agents
 from fairlead.lab.native import NativeLab
 from fairlead.lab.service import start, stop
 from harness.addresses import holds_address
 from harness.lab.native_hosts import HOSTS, ROUTERS, machine
-from harness.lab.native_served import AGENT, BEHIND, CLIENTS, MEMBERS, NUMBER, PORT, announced, remove, written
+from harness.lab.native_served import (
+    AGENT,
+    CLIENTS,
+    MEMBER_PORT,
+    MEMBERS,
+    NUMBER,
+    PORT,
+    announced,
+    record_changes,
+    remove,
+)
 from harness.lab.site import connect
 from harness.ports import free_port
 from harness.waiting import wait_until
@@ -54,7 +64,7 @@ class Tenants:
         """A load balancer with TCP and UDP listeners at these addresses of a network."""
         four, six = addresses
         bodies = [
-            {"name": name, "address": address, "protocol_port": BEHIND}
+            {"name": name, "address": address, "protocol_port": MEMBER_PORT}
             for name in members
             for address in self.lab.workload(name).addresses
         ]
@@ -107,12 +117,12 @@ def tenants(native: NativeLab, tmp_path_factory: pytest.TempPathFactory) -> Iter
     with ExitStack() as stack:
         service = start(native.layout, listen, known(folder))
         stack.callback(stop, native.layout, service)
-        native.reach(listen)
+        native.forward_port(listen)
         clouds = {user: connect(service.url, user, SECRET) for user in ("root", "alice", "bob")}
-        declare(native, Server(url=service.url, user="root", password=SECRET), clouds["root"])
+        declare(native, ApiClient(url=service.url, user="root", password=SECRET), clouds["root"])
         places = {**MEMBERS, "far": CLIENTS["far"]}
         for name, place in places.items():
-            native.add_workload(machine(native, name, place, NUMBER, BEHIND))
+            native.add_workload(machine(native, name, place, NUMBER, MEMBER_PORT))
             stack.callback(native.remove_workload, name)
         identity = {"FAIRLEAD_AGENT_USER": "node", "FAIRLEAD_AGENT_PASSWORD_FILE": str(folder / "password")}
         for host in HOSTS:
@@ -131,12 +141,14 @@ def known(folder: Path) -> Mapping[str, str]:
     return {"FAIRLEAD_SERVER_AUTHENTICATION": "http_basic", "FAIRLEAD_SERVER_PASSWORD_FILE": str(folder / "users")}
 
 
-def declare(lab: NativeLab, operator: Server, cloud: openstack.connection.Connection) -> None:
+def declare(lab: NativeLab, operator: ApiClient, cloud: openstack.connection.Connection) -> None:
     """Declare hosts, two of them with a prefix of one tenant, and announced networks for all tenants and for each."""
     whose = {MEMBERS[member]: tenant for tenant, member in OWN.items()}
     for site in lab.record.chassis:
         prefixes = [{"cidr": cidr, "project_id": whose.get(site.name)} for cidr in site.prefixes]
-        operator.ask("PUT", f"/operator/hosts/{site.name}", {"addresses": list(site.own), "prefixes": prefixes})
+        operator.request(
+            "PUT", f"/operator/hosts/{site.name}", {"addresses": list(site.loopback_addresses), "prefixes": prefixes}
+        )
     announced(cloud)
     for tenant, cidrs in POOLS.items():
         made = cloud.network.create_network(name=tenant, project_id=tenant, provider_network_type="announced")
@@ -156,14 +168,14 @@ def both(tenants: Tenants) -> Iterator[None]:
         for tenant, vips in VIPS.items():
             for vip in vips:
                 for router in ROUTERS:
-                    tenants.lab.wait_ways(router, vip, MEMBERS[BOTH], MEMBERS[OWN[tenant]])
+                    tenants.lab.wait_next_hops(router, vip, MEMBERS[BOTH], MEMBERS[OWN[tenant]])
         tenants.await_served()
         yield
 
 
 @pytest.mark.usefixtures("both")
 @pytest.mark.parametrize("tenant", POOLS)
-def test_each_tenants_addresses_lead_to_their_own_members_and_to_one_that_both_have(tenants: Tenants, tenant: str):
+def test_vips_of_each_tenant_reach_the_tenants_member_and_the_shared_one(tenants: Tenants, tenant: str):
     for vip in VIPS[tenant]:
         for protocol in Protocol:
             assert tenants.answers(vip, protocol) == {BOTH, OWN[tenant]}, (vip, protocol)
@@ -181,7 +193,7 @@ FREE = "203.0.113.211", "2001:db8:f:b::211"
 
 
 @pytest.mark.usefixtures("both")
-def test_a_tenant_is_refused_what_is_anothers_and_nothing_is_written(tenants: Tenants) -> None:
+def test_tenant_cannot_use_addresses_or_members_of_another_tenant(tenants: Tenants) -> None:
     """Rejected are addresses of another network, an allocated address, and a member in another tenant's prefix."""
     alices, hers, his = VIPS["alice"], (BOTH, OWN["alice"]), (BOTH, OWN["bob"])
     trees = {name: tenants.tree(name, alices, his) for name in POOLS}
@@ -190,7 +202,7 @@ def test_a_tenant_is_refused_what_is_anothers_and_nothing_is_written(tenants: Te
     before = [each.id for each in tenants.clouds["root"].load_balancer.load_balancers()]
     tenants.await_served()  # an earlier test may have restarted an agent
     with ExitStack() as stack:
-        lines = [stack.enter_context(written(tenants.lab, host)) for host in HOSTS]
+        lines = [stack.enter_context(record_changes(tenants.lab, host)) for host in HOSTS]
         said = [
             tenants.refuse("bob", trees["alice"]),
             tenants.refuse("bob", trees["bob"]),

@@ -11,7 +11,17 @@ import pytest
 
 from fairlead.lab import Failure, Protocol, Traffic
 from harness.lab.native_hosts import HOSTS, ROUTERS
-from harness.lab.native_served import CLIENTS, FAIRLEAD, MEMBERS, PORT, Served, balancer, begin_again, served, vips
+from harness.lab.native_served import (
+    CLIENTS,
+    FAIRLEAD,
+    MEMBERS,
+    PORT,
+    NativeSite,
+    balancer,
+    restart_agent,
+    served,
+    vips,
+)
 from harness.waiting import wait_equal, wait_until
 
 pytestmark = [pytest.mark.lab, pytest.mark.extended]
@@ -31,12 +41,12 @@ def figures(found: Any) -> dict[str, int]:
     return {name: found[name] for name in names}
 
 
-def listeners(served: Served, made: Any) -> Mapping[Protocol, str]:
+def listeners(served: NativeSite, made: Any) -> Mapping[Protocol, str]:
     api = served.cloud.load_balancer
     return {Protocol(each.name.lower()): each.id for each in api.listeners(load_balancer_id=made.id)}
 
 
-def ask(served: Served, client: str, vip: str, protocol: Protocol) -> Mapping[str, int]:
+def ask(served: NativeSite, client: str, vip: str, protocol: Protocol) -> Mapping[str, int]:
     """Number of connections by result."""
     asked = Traffic(
         to=vip,
@@ -55,15 +65,15 @@ def ways(made: Any) -> Iterator[tuple[str, str, Protocol]]:
     return ((client, vip, protocol) for client in CLIENTS for vip in vips(made) for protocol in Protocol)
 
 
-def test_each_connection_and_byte_is_counted_once_while_agents_are_killed_and_routers_change_their_minds(
-    served: Served,
+def test_counters_stay_exact_through_agent_kills_and_router_rehashes(
+    served: NativeSite,
 ) -> None:
     api, wanted, octets = served.cloud.load_balancer, Counter[Protocol](), Counter[str]()
     with balancer(served, served.members(*MEMBERS)) as made:
         own = listeners(served, made)
         for router in ROUTERS:
             for vip in vips(made):
-                served.lab.wait_ways(router, vip, *HOSTS)
+                served.lab.wait_next_hops(router, vip, *HOSTS)
 
         def is_there() -> bool:
             found = {each: figures(api.get_listener_statistics(own[each])) for each in Protocol}
@@ -86,17 +96,17 @@ def test_each_connection_and_byte_is_counted_once_while_agents_are_killed_and_ro
             wait_until(is_there, f"{wanted}, {octets} in turn {turn}")
             assert sum((counted(served, host, made) for host in HOSTS), Counter()) == wanted
             for host in HOSTS:
-                begin_again(served, host)
+                restart_agent(served, host)
             for router in ROUTERS:
                 served.lab.rehash(router, 200 + turn)
 
 
-def test_who_is_turned_away_because_nobody_serves_is_counted_as_an_error(served: Served) -> None:
+def test_connections_refused_without_members_are_counted_as_request_errors(served: NativeSite) -> None:
     api, went = served.cloud.load_balancer, Counter[str]()
     with balancer(served, served.members("n1")) as made:
         vip, listener = vips(made)[0], listeners(served, made)[Protocol.TCP]
         for router in ROUTERS:
-            served.lab.wait_ways(router, vip, MEMBERS["n1"])
+            served.lab.wait_next_hops(router, vip, MEMBERS["n1"])
         pool = next(each for each in api.pools(loadbalancer_id=made.id) if each.protocol == "TCP")
         for member in api.members(pool.id):
             api.delete_member(member, pool.id)
@@ -116,14 +126,14 @@ def test_who_is_turned_away_because_nobody_serves_is_counted_as_an_error(served:
         wait_until(is_there, f"{went}")
 
 
-def counted(served: Served, host: str, made: Any) -> Counter[Protocol]:
+def counted(served: NativeSite, host: str, made: Any) -> Counter[Protocol]:
     """Connections to its VIPs by protocol, as printed by `fairlead agent --once` on the host."""
     found = served.lab.exec(host, ("env", "-i", f"FAIRLEAD_AGENT_HOST={host}", *FAIRLEAD, "agent", "--once"))
     own = [each for each in json.loads(found) if each["address"] in vips(made)]
     return sum((Counter({Protocol(each["transport"]): each["connections"]}) for each in own), Counter[Protocol]())
 
 
-def planned(served: Served, host: str) -> tuple[int, Any]:
+def planned(served: NativeSite, host: str) -> tuple[int, Any]:
     """Exit code and output of `fairlead agent --plan` on the host."""
     state = served.lab.layout.directory / "fairlead" / f"agent-{host}.json"
     variables = f"FAIRLEAD_AGENT_HOST={host}", f"FAIRLEAD_AGENT_STATE_FILE={state}"
@@ -132,12 +142,12 @@ def planned(served: Served, host: str) -> tuple[int, Any]:
     return done.returncode, json.loads(done.stdout or "null")
 
 
-def test_operators_see_what_hosts_have_to_have_and_what_a_host_lacks(served: Served) -> None:
+def test_operator_api_shows_desired_rows_and_agent_plan_shows_missing_ones(served: NativeSite) -> None:
     with balancer(served, served.members(*MEMBERS)) as made:
         for router in ROUTERS:
             for vip in vips(made):
-                served.lab.wait_ways(router, vip, *HOSTS)
-        nodes = served.operator.ask("GET", f"/operator/owners/{made.id}")["dataplanes"]["native"]["nodes"]
+                served.lab.wait_next_hops(router, vip, *HOSTS)
+        nodes = served.operator.request("GET", f"/operator/owners/{made.id}")["dataplanes"]["native"]["nodes"]
         assert [(name, node["agent"], node["error"]) for name, node in nodes.items()] == [
             (host, "heard", None) for host in HOSTS
         ]
@@ -149,7 +159,7 @@ def test_operators_see_what_hosts_have_to_have_and_what_a_host_lacks(served: Ser
         assert (code, sorted(plan)) == (3, ["host/host1", "host/host3", owner])
         rows = nodes["host2"]["rows"]
         assert (sorted(plan[owner]["create"]), plan[owner]["delete"]) == (sorted(rows.values()), [])
-        whole = served.operator.ask("GET", "/operator/chassis/host2/rows")["dataplanes"]["native"]
+        whole = served.operator.request("GET", "/operator/chassis/host2/rows")["dataplanes"]["native"]
         assert (sorted(whole), whole[owner]) == (sorted(plan), rows)
         assert planned(served, "host2") == (code, plan), "nothing was written"
         served.start_agent("host2")

@@ -10,11 +10,11 @@ import pytest
 
 from fairlead.lab import Lab, Protocol, central, processes
 from fairlead.lab.layout import CENTRAL
-from harness.lab.gateway import floating_ip, lead_out, ping, vip_port
+from harness.lab.gateway import floating_ip, ping, set_gateway, vip_port
 from harness.lab.holder import holding
 from harness.lab.members import end_process, start_process
 from harness.lab.near import answers, wait_answers
-from harness.lab.site import Balancer, Site, open_site
+from harness.lab.site import CreatedBalancer, LabSite, open_site
 from harness.waiting import wait_until
 
 pytestmark = [pytest.mark.lab, pytest.mark.ovn]
@@ -27,14 +27,14 @@ MONITOR = {"type": "TCP", "delay": 1, "timeout": 1, "max_retries": 1, "max_retri
 
 
 @pytest.fixture(scope="module")
-def site(lab: Lab) -> Iterator[Site]:
+def site(lab: Lab) -> Iterator[LabSite]:
     """A member on each chassis, clients on two networks and outside, and a router between all of them."""
     site = open_site(lab)
     public = site.outside()
     site.network("oaks", "10.0.0.0/24", "fd00:a::/64")
     site.network("firs", "10.0.1.0/24", "fd00:b::/64")
     router = site.router("wood", "oaks-v4", "oaks-v6", "firs-v4", "firs-v6")
-    lead_out(site, router, public, snat=False)
+    set_gateway(site, router, public, snat=False)
     site.machines("oaks", MEMBERS, serve=[8080])
     site.machines("oaks", {"oak1": "chassis1", "oak2": "chassis2"})
     site.machines("firs", {"fir1": "chassis1", "fir2": "chassis2"})
@@ -48,7 +48,9 @@ def site(lab: Lab) -> Iterator[Site]:
 
 
 @contextmanager
-def near(site: Site, version: int = 4, protocol: Protocol = Protocol.TCP, **pool: object) -> Iterator[Balancer]:
+def near(
+    site: LabSite, version: int = 4, protocol: Protocol = Protocol.TCP, **pool: object
+) -> Iterator[CreatedBalancer]:
     words = {"protocol": protocol.value.upper(), "version": version, "locality": "CHASSIS", **pool}
     with site.balancer(f"oaks-v{version}", [*MEMBERS], **words) as balancer:  # type: ignore[arg-type]
         yield balancer
@@ -56,7 +58,7 @@ def near(site: Site, version: int = 4, protocol: Protocol = Protocol.TCP, **pool
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("version", [4, 6])
-def test_each_client_is_answered_by_the_member_on_its_chassis(site: Site, protocol: Protocol, version: int):
+def test_each_client_is_answered_by_the_member_on_its_chassis(site: LabSite, protocol: Protocol, version: int):
     """A member that calls the VIP reaches itself. External clients, and all without the option, reach all members."""
     with near(site, version, protocol) as balancer:
         for client, member in {**CLIENTS, "one": "one", "two": "two"}.items():
@@ -70,7 +72,9 @@ def test_each_client_is_answered_by_the_member_on_its_chassis(site: Site, protoc
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("version", [4, 6])
-def test_a_vip_of_the_uplink_too(site: Site, version: int, protocol: Protocol):
+def test_external_network_vip_prefers_the_member_on_the_clients_chassis(
+    site: LabSite, version: int, protocol: Protocol
+):
     """Internal clients reach the member on their chassis, wherever the gateway is; external ones reach all members."""
     words = {"protocol": protocol.value.upper(), "version": version, "locality": "CHASSIS"}
     with site.balancer(f"public-v{version}", [*MEMBERS], **words) as balancer:  # type: ignore[arg-type]
@@ -85,13 +89,13 @@ def test_a_vip_of_the_uplink_too(site: Site, version: int, protocol: Protocol):
             assert answers(site, client, balancer.vip, protocol) == {"refused"}, client
 
 
-def test_a_floating_ip_from_inside_and_outside(site: Site):
+def test_floating_ip_prefers_the_local_member_only_for_internal_clients(site: LabSite):
     with near(site) as balancer, floating_ip(site, vip_port(site, balancer)) as address:
         assert answers(site, "oak2", address) == {"two"}
         assert answers(site, "outside", address) == {*MEMBERS}
 
 
-def test_a_member_that_is_down_is_served_by_the_others_until_it_is_back(site: Site):
+def test_other_members_serve_while_the_local_member_is_down(site: LabSite):
     with near(site, healthmonitor=MONITOR) as balancer, holding(site.lab, "fir2", balancer.vip, 80) as held:
         wait_answers(site, "oak1", balancer.vip, {"one"})
         before = held.open(10)
@@ -108,7 +112,7 @@ def test_a_member_that_is_down_is_served_by_the_others_until_it_is_back(site: Si
 
 
 @pytest.mark.extended
-def test_a_member_that_moves_serves_where_it_is(site: Site):
+def test_moved_member_serves_clients_on_its_new_chassis(site: LabSite):
     """Open connections stay with their member. Several members on a chassis share its clients."""
     with near(site) as balancer, holding(site.lab, "oak2", balancer.vip, 80) as held:
         before = held.open(20)
@@ -120,16 +124,16 @@ def test_a_member_that_moves_serves_where_it_is(site: Site):
         site.lab.wait_bound("one")
         for client in ("oak2", "fir2", "oak1"):
             wait_answers(site, client, balancer.vip, {*MEMBERS})
-        assert held.ask() == before
+        assert held.exchange_all() == before
         site.lab.remove_workload("one")
         site.lab.add_workload(moved)
         site.lab.wait_bound("one")
         wait_answers(site, "oak1", balancer.vip, {"one"})
         wait_answers(site, "oak2", balancer.vip, {"two"})
-        assert held.ask() == before
+        assert held.exchange_all() == before
 
 
-def test_a_chassis_that_joins_has_values_at_once(site: Site):
+def test_reregistered_chassis_prefers_its_local_member(site: LabSite):
     """OVN treats a deleted chassis as a new one when it registers again."""
     with near(site) as balancer:
         site.lab.exec("central", ["ovn-sbctl", "chassis-del", "chassis2"])
@@ -142,7 +146,7 @@ def test_a_chassis_that_joins_has_values_at_once(site: Site):
 
 
 @pytest.mark.extended
-def test_what_chassis_have_outlives_ovns_databases(site: Site):
+def test_local_member_preference_survives_kills_of_the_ovn_databases(site: LabSite):
     """An ovn-controller that reads the databases again changes nothing."""
     with near(site) as balancer:
         for base in ("ovnsb_db", "ovnnb_db"):

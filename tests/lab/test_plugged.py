@@ -11,7 +11,7 @@ import pytest
 from fairlead.lab import Lab
 from fairlead.lab.layout import workload_device
 from fairlead.lab.workload import Workload
-from harness.lab.servers import NETWORKS, SUBNETS, Server, serving
+from harness.lab.servers import NETWORKS, SUBNETS, FairleadProcess, serving
 from harness.waiting import wait_equal, wait_until
 
 pytestmark = [pytest.mark.lab, pytest.mark.ovn]
@@ -21,7 +21,7 @@ USERS = {"root": "city:admin", "alice": "alice:member,reader", "bob": "bob:membe
 
 
 @contextmanager
-def server(lab: Lab, folder: Path) -> Iterator[Server]:
+def server(lab: Lab, folder: Path) -> Iterator[FairleadProcess]:
     """A server next to others in this OVN, with a user for each project and one for all."""
     secret = bcrypt.hashpw(b"secret", bcrypt.gensalt(4)).decode()
     (folder / "users").touch(mode=0o600)
@@ -37,22 +37,22 @@ def server(lab: Lab, folder: Path) -> Iterator[Server]:
         yield started
 
 
-def make(server: Server, user: str, cidr: str) -> Any:
+def make(server: FairleadProcess, user: str, cidr: str) -> Any:
     """A port on a new network of the user."""
     server.client.auth = (user, "secret")
-    network = server.make(NETWORKS, "network", name=user)
-    server.make(SUBNETS, "subnet", network_id=network["id"], cidr=cidr, ip_version=6 if ":" in cidr else 4)
-    made = server.make(PORTS, "port", name=user, network_id=network["id"])
+    network = server.create(NETWORKS, "network", name=user)
+    server.create(SUBNETS, "subnet", network_id=network["id"], cidr=cidr, ip_version=6 if ":" in cidr else 4)
+    made = server.create(PORTS, "port", name=user, network_id=network["id"])
     server.client.auth = ("root", "secret")
     return made
 
 
-def seen(server: Server, port: Any) -> tuple[str, str, str]:
+def seen(server: FairleadProcess, port: Any) -> tuple[str, str, str]:
     found = server.client.get(f"{PORTS}/{port['id']}").json()["port"]
     return found["status"], found["binding:host_id"], found["binding:vif_type"]
 
 
-def status(server: Server, user: str) -> dict[str, str]:
+def status(server: FairleadProcess, user: str) -> dict[str, str]:
     """Status of the ports visible to the user, by name."""
     return {each["name"]: each["status"] for each in server.client.get(PORTS, auth=(user, "secret")).json()["ports"]}
 
@@ -65,7 +65,7 @@ def plug(lab: Lab, name: str, chassis: str, port: Any) -> None:
     lab.add_workload(added)
 
 
-def test_a_port_is_active_while_a_machine_is_plugged_in(lab: Lab, tmp_path: Path):
+def test_port_status_and_host_follow_the_ovn_port_binding(lab: Lab, tmp_path: Path):
     with server(lab, tmp_path) as first:
         ports = {user: make(first, user, cidr) for user, cidr in (("alice", "10.7.0.0/24"), ("bob", "fd00:7::/64"))}
         alice, bob = ports.values()
@@ -95,11 +95,11 @@ def test_a_port_is_active_while_a_machine_is_plugged_in(lab: Lab, tmp_path: Path
             wait_equal(lambda port=port: seen(second, port)[0], "DOWN")
             assert second.client.delete(f"{PORTS}/{port['id']}").status_code == 204
             assert second.client.delete(f"{NETWORKS}/{port['network_id']}").status_code == 204
-        wait_until(second.has_nothing_to_do)
+        wait_until(second.is_idle)
     assert lab.status().is_healthy, "a daemon of the lab ended by itself"
 
 
-def migrate(lab: Lab, server: Server, port: Any) -> None:
+def migrate(lab: Lab, server: FairleadProcess, port: Any) -> None:
     """Both nodes have an interface for the port; OVN binds it to the requested one (`requested-chassis`)."""
     for node in ("chassis1", "chassis2", "chassis1"):
         body = {"port": {"binding:host_id": node}}

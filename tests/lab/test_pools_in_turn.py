@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from fairlead.lab import Lab, agents
-from harness.lab.site import PORT, Balancer, Site, open_site
+from harness.lab.site import PORT, CreatedBalancer, LabSite, open_site
 from harness.waiting import wait_equal
 
 pytestmark = [pytest.mark.lab, pytest.mark.extended]
@@ -25,7 +25,7 @@ done
 
 
 @pytest.fixture(scope="module")
-def site(lab: Lab) -> Iterator[Site]:
+def site(lab: Lab) -> Iterator[LabSite]:
     site = open_site(lab, FAIRLEAD_HEALTH_PROBER="agents")
     site.network("rowan", "10.0.0.0/24", "fd00:a::/64")
     site.machines("rowan", MEMBERS, serve=[PORT])
@@ -39,20 +39,20 @@ def site(lab: Lab) -> Iterator[Site]:
     site.close()
 
 
-def ask(site: Site, client: str, balancer: Balancer, times: int) -> Counter[str]:
+def ask(site: LabSite, client: str, balancer: CreatedBalancer, times: int) -> Counter[str]:
     """Number of responses by status code; 000 is a connection that failed or ended too early."""
     host = f"[{balancer.vip}]:80" if ":" in balancer.vip else f"{balancer.vip}:80"
     return Counter(site.lab.exec(client, ["sh", "-c", ASK.format(times=times, host=host)]).split())
 
 
-def lead(site: Site, balancer: Balancer, pool: str | None) -> None:
+def swap_pool(site: LabSite, balancer: CreatedBalancer, pool: str | None) -> None:
     site.cloud.load_balancer.update_listener(balancer.listener, default_pool_id=pool)
     site.settle(balancer.id)
 
 
 @pytest.mark.parametrize("protocol", ["HTTP", "TCP"])
 @pytest.mark.parametrize("version", [4, 6])
-def test_nobody_is_refused_while_a_listener_gets_another_pool(site: Site, version: int, protocol: str):
+def test_no_request_fails_while_the_default_pool_is_replaced(site: LabSite, version: int, protocol: str):
     with site.balancer(f"rowan-v{version}", ["rowan1"], protocol=protocol, version=version) as balancer:
         other = site.cloud.load_balancer.create_pool(
             loadbalancer_id=balancer.id, protocol=protocol, lb_algorithm="SOURCE_IP_PORT"
@@ -65,10 +65,10 @@ def test_nobody_is_refused_while_a_listener_gets_another_pool(site: Site, versio
         with ThreadPoolExecutor(len(CLIENTS)) as pool:
             asking = {each: pool.submit(ask, site, each, balancer, 150) for each in CLIENTS}
             for turn in range(TURNS):
-                lead(site, balancer, (other.id, balancer.pool)[turn % 2])
+                swap_pool(site, balancer, (other.id, balancer.pool)[turn % 2])
             assert [found.result() for found in asking.values()] == [Counter({"2000": 150})] * len(CLIENTS)
-        lead(site, balancer, None)
+        swap_pool(site, balancer, None)
         nobody = "5030" if protocol == "HTTP" else "0007"
         wait_equal(lambda: set(ask(site, "rowan-client1", balancer, 3)), {nobody})
-        lead(site, balancer, balancer.pool)
+        swap_pool(site, balancer, balancer.pool)
         wait_equal(lambda: ask(site, "rowan-client1", balancer, 3)["2000"], 3)

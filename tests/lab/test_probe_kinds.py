@@ -18,8 +18,8 @@ import pytest
 from fairlead.lab import Lab, agents
 from fairlead.model.documents.checks import HttpCheck
 from harness.lab import ill_servers
-from harness.lab.site import Site, open_site
-from harness.probed import CASES, Case, type_of
+from harness.lab.site import LabSite, open_site
+from harness.probed import CASES, ProbeCase, type_of
 from harness.waiting import wait_equal
 
 pytestmark = [pytest.mark.lab, pytest.mark.ovn]
@@ -32,7 +32,7 @@ RHYTHM = {"delay": 2, "timeout": 1, "max_retries": 1, "max_retries_down": 1}
 
 
 @pytest.fixture(scope="module")
-def site(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def site(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabSite]:
     """The machines `ill` and `well`, of two networks."""
     site = open_site(lab, FAIRLEAD_HEALTH_PROBER="agents", FAIRLEAD_HEALTH_MAX_PROBES_PER_SECOND_PER_PORT="-1")
     certificate = make_certificate(tmp_path_factory.mktemp("tls"))
@@ -40,7 +40,7 @@ def site(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         stack.callback(site.close)
         for kind in ("ill", "well"):
             site.network(kind, "10.0.0.0/24", "fd00:a::/64")
-            site.machines(kind, {kind: "chassis1"}, at={kind: ill_servers.AT})
+            site.machines(kind, {kind: "chassis1"}, at={kind: ill_servers.ADDRESSES})
             stack.callback(lab.remove_workload, kind)
             stack.enter_context(serving(lab, kind, certificate))
         for agent in agents.start(lab.layout, site.url):
@@ -73,7 +73,7 @@ def serving(lab: Lab, machine: str, certificate: Path) -> Iterator[None]:
             process.kill()
 
 
-def monitor(case: Case) -> dict[str, Any]:
+def monitor(case: ProbeCase) -> dict[str, Any]:
     asked: dict[str, Any] = {"type": type_of(case.check).value, **RHYTHM}
     if isinstance(case.check, HttpCheck):
         asked["expected_codes"] = ",".join(map(str, sorted(case.check.codes)))
@@ -93,10 +93,10 @@ def listener(port: int, name: str, address: str, number: int, asked: Mapping[str
 
 
 @contextmanager
-def asked(site: Site, kind: str, version: int) -> Iterator[str]:
+def asked(site: LabSite, kind: str, version: int) -> Iterator[str]:
     """A load balancer with a listener, a member and a monitor for each case."""
-    address = ill_servers.AT[version == 6]
-    cases = [(name, number, monitor(case)) for number, (name, case) in enumerate(CASES.items(), ill_servers.FIRST)]
+    address = ill_servers.ADDRESSES[version == 6]
+    cases = [(name, number, monitor(case)) for number, (name, case) in enumerate(CASES.items(), ill_servers.FIRST_PORT)]
     closed = [f"{each} closed" for each in ("TCP", "HTTP", "HTTPS", "TLS-HELLO", "UDP-CONNECT")]
     # Octavia's API requires a delay of more than three seconds for datagrams
     cases += [(name, CLOSED, {"type": name.split()[0], **RHYTHM, "delay": 4}) for name in closed]
@@ -117,7 +117,7 @@ def asked(site: Site, kind: str, version: int) -> Iterator[str]:
 NO_ANSWER = re.compile(r"\bno answer in \d+ s")
 
 
-def seen(site: Site, balancer: str) -> dict[str, tuple[str, str]]:
+def seen(site: LabSite, balancer: str) -> dict[str, tuple[str, str]]:
     """Status and error of each member. Agents of a slow node wait longer for an answer, so any time counts as 1 s."""
     rows = httpx.get(f"{site.url}/operator/health").json()["health"]
     found = (each for each in rows if each["owner_name"] == balancer)
@@ -132,7 +132,7 @@ def wanted(kind: str) -> dict[str, tuple[str, str]]:
     return {name: ("ERROR", error) if error else ("ONLINE", "") for name, error in errors.items()}
 
 
-def test_each_is_told_what_is_wrong_with_its_own(site: Site):
+def test_every_monitor_type_reports_status_and_error_of_each_member(site: LabSite):
     with ExitStack() as stack:
         names = {
             stack.enter_context(asked(site, kind, version)): kind for kind in ("ill", "well") for version in (4, 6)

@@ -8,30 +8,30 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.drivers.ovn.vswitch.database import Tools
-from fairlead.drivers.ovn.vswitch.probe_ports import ProbePorts, device_name
+from fairlead.drivers.ovn.vswitch.database import OvsTools
+from fairlead.drivers.ovn.vswitch.probe_ports import OvsProbePorts, device_name
 from fairlead.lab import Lab
 from fairlead.model.documents.addresses import parse_address, parse_network
-from fairlead.model.documents.checks import Check, HttpCheck, PlainCheck, Rhythm, Target
-from fairlead.model.documents.health import ASKED_OVER, Endpoint, Health
+from fairlead.model.documents.checks import Check, HttpCheck, PlainCheck, ProbeSchedule, Target
+from fairlead.model.documents.health import PROBE_TRANSPORTS, Endpoint, Health
 from fairlead.model.documents.loadbalancer import MonitorType
-from fairlead.model.documents.probe_result import Sighting
+from fairlead.model.documents.probe_result import ProbeResult
 from fairlead.model.queries.probe_devices import ProbeDevice
-from fairlead.node.prober_thread import News, ProberThread
+from fairlead.node.prober_thread import ProberThread, ResultsByEndpoint
 from harness.lab.members import cut_cable, end_process, mend_cable, start_process
-from harness.lab.site import PORT, Site, open_site
+from harness.lab.site import PORT, LabSite, open_site
 from harness.waiting import eventually, eventually_equal
 
 pytestmark = [pytest.mark.lab, pytest.mark.ovn]
 
 MONITOR = {"type": "TCP", "delay": 5, "timeout": 1, "max_retries": 1, "max_retries_down": 1}
 HTTP = HttpCheck(is_tls=False, method="GET", path="/", version="1.0", host="x", codes=frozenset({200}))
-QUICK = Rhythm(delay=0.1, timeout=0.1, max_retries=1, max_retries_down=1)
-CALM = Rhythm(delay=0.5, timeout=0.5, max_retries=1, max_retries_down=2)
+QUICK = ProbeSchedule(delay=0.1, timeout=0.1, max_retries=1, max_retries_down=1)
+CALM = ProbeSchedule(delay=0.5, timeout=0.5, max_retries=1, max_retries_down=2)
 
 
 @pytest.fixture(scope="module")
-def site(lab: Lab) -> Iterator[Site]:
+def site(lab: Lab) -> Iterator[LabSite]:
     site = open_site(lab, FAIRLEAD_HEALTH_PROBER="agents")
     yield site
     site.close()
@@ -42,9 +42,9 @@ class Node:
     """The probing part of an agent on a chassis."""
 
     thread: ProberThread = field(init=False)
-    seen: dict[Endpoint, Sighting] = field(default_factory=dict)
+    seen: dict[Endpoint, ProbeResult] = field(default_factory=dict)
 
-    def told(self, news: News) -> None:
+    def told(self, news: ResultsByEndpoint) -> None:
         self.seen.update(news)
 
     async def wait_seen(self, wanted: Mapping[Endpoint, Health]) -> None:
@@ -61,10 +61,10 @@ class Node:
 
 
 @contextlib.asynccontextmanager
-async def node(site: Site, name: str, *networks: str) -> AsyncIterator[Node]:
+async def node(site: LabSite, name: str, *networks: str) -> AsyncIterator[Node]:
     layout = site.lab.layout
     namespace, run_dir = layout.namespace(f"probes-{name}"), layout.node_directory(name)
-    ports = ProbePorts("br-int", namespace, Tools(run_dir))
+    ports = OvsProbePorts("br-int", namespace, OvsTools(run_dir))
     made = await ports.apply([device(site, each) for each in networks])
     assert await ports.apply([device(site, each) for each in networks]) == frozenset(), "what is right is left alone"
     here = Node()
@@ -78,7 +78,7 @@ async def node(site: Site, name: str, *networks: str) -> AsyncIterator[Node]:
         await ports.apply([])
 
 
-def device(site: Site, name: str) -> ProbeDevice:
+def device(site: LabSite, name: str) -> ProbeDevice:
     """Probe device with the addresses of the port in OVN."""
     network = site.cloud.network.find_network(name, ignore_missing=False)
     told = site.lab.exec("central", ["ovn-nbctl", "lsp-get-addresses", f"probe-{network.id}"]).split()
@@ -97,13 +97,13 @@ def type_of(check: Check) -> MonitorType:
     return MonitorType.HTTP if isinstance(check, HttpCheck) else check.type
 
 
-def target(site: Site, machine: str, network: str, check: Check, rhythm: Rhythm, version: int = 4) -> Target:
+def target(site: LabSite, machine: str, network: str, check: Check, rhythm: ProbeSchedule, version: int = 4) -> Target:
     found = site.cloud.network.find_network(network, ignore_missing=False)
-    address, over = parse_address(site.address(machine, version)), ASKED_OVER[type_of(check)]
+    address, over = parse_address(site.address(machine, version)), PROBE_TRANSPORTS[type_of(check)]
     number = 0 if type_of(check) is MonitorType.PING else PORT
     port = site.lab.workload(machine).port_id
     asker = f"{machine}-{type_of(check)}"
-    return Target(endpoint=Endpoint(port, address, number, over, found.id, asker), check=check, rhythm=rhythm)
+    return Target(endpoint=Endpoint(port, address, number, over, found.id, asker), check=check, schedule=rhythm)
 
 
 CHECKS = (
@@ -113,7 +113,7 @@ CHECKS = (
 
 
 @pytest.fixture(scope="module")
-def twins(site: Site) -> Iterator[None]:
+def twins(site: LabSite) -> Iterator[None]:
     """Two networks with identical subnets, and machines with identical addresses on both.
 
     A load balancer on each network creates the ports from which its members are probed.
@@ -133,7 +133,7 @@ def twins(site: Site) -> Iterator[None]:
             site.lab.remove_workload(f"{name}{number}")
 
 
-async def test_two_tenants_with_the_same_addresses_are_probed_each_for_itself(site: Site, twins: None):
+async def test_tenants_with_identical_addresses_are_probed_separately(site: LabSite, twins: None):
     assert site.address("oak1") == site.address("fir1")
 
     async with node(site, "chassis1", "oak", "fir") as here:
@@ -167,7 +167,7 @@ DEATHS = (
 )
 
 
-async def test_quick_probes_see_a_black_hole_and_a_reset(site: Site, twins: None):
+async def test_quick_probes_detect_a_black_hole_and_a_reset(site: LabSite, twins: None):
     async with node(site, "chassis1", "oak") as here:
         asked = target(site, "oak1", "oak", CHECKS[1], QUICK)
         here.thread.change((), [asked], ())

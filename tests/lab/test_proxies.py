@@ -14,14 +14,14 @@ from typing import TypeVar
 import httpx
 import pytest
 
-from fairlead.drivers.haproxy.metrics import FRESH
-from fairlead.drivers.haproxy.process import began_of
+from fairlead.drivers.haproxy.metrics import CACHE_SECONDS
+from fairlead.drivers.haproxy.process import start_time_of
 from fairlead.lab import Lab, agents
 from fairlead.lab.errors import CommandFailed
 from fairlead.lab.service import start, stop
 from harness.lab.members import cut_cable, mend_cable
 from harness.lab.proxied import OPTIONS, get
-from harness.lab.site import CURL, Balancer, Site, codes, open_site
+from harness.lab.site import CURL, CreatedBalancer, LabSite, codes, open_site
 from harness.waiting import pause, wait_equal, wait_until
 
 pytestmark = [pytest.mark.lab]
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 @pytest.fixture(scope="module")
-def site(lab: Lab) -> Iterator[Site]:
+def site(lab: Lab) -> Iterator[LabSite]:
     site = open_site(lab, **OPTIONS)
     site.network("thuja", "10.0.0.0/24", "fd00:a::/64")
     site.network("maple", "10.0.1.0/24", "fd00:b::/64")
@@ -49,14 +49,14 @@ def site(lab: Lab) -> Iterator[Site]:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def nodes(site: Site) -> Iterator[dict[str, agents.Agent]]:
+def nodes(site: LabSite) -> Iterator[dict[str, agents.Agent]]:
     started = {agent.chassis: agent for agent in agents.start(site.lab.layout, site.url)}
     yield started
     for agent in started.values():
         agent.stop()
 
 
-def serves(site: Site, client: str, vip: str, path: str = "/", *more: str) -> bool:
+def serves(site: LabSite, client: str, vip: str, path: str = "/", *more: str) -> bool:
     try:
         return get(site, client, vip, path, *more)[0] == "200"
     except CommandFailed:
@@ -64,35 +64,35 @@ def serves(site: Site, client: str, vip: str, path: str = "/", *more: str) -> bo
 
 
 @contextmanager
-def web(site: Site, version: int = 4, **pool: object) -> Iterator[Balancer]:
+def web(site: LabSite, version: int = 4, **pool: object) -> Iterator[CreatedBalancer]:
     with site.balancer(f"thuja-v{version}", MEMBERS, protocol="HTTP", version=version, **{**POOL, **pool}) as balancer:
         wait_equal(lambda: set(processes(site)), {"chassis1", "chassis2"})
         wait_until(lambda: all(serves(site, each, balancer.vip) for each in CLIENTS), "each client is served")
         yield balancer
 
 
-def processes(site: Site) -> dict[str, int]:
+def processes(site: LabSite) -> dict[str, int]:
     """Chassis -> the process of its proxy, as its agent has written it down, while it lives."""
     return {name: process for name, (_, process) in living(site).items()}
 
 
-def living(site: Site) -> dict[str, tuple[Path, int]]:
+def living(site: LabSite) -> dict[str, tuple[Path, int]]:
     """Chassis -> the folder and the process of its proxy. One that is replaced, whose load balancer has gone, or that
     was of another file in the same lab, may be named and not be there."""
     found = {}
     for name in nodes_of(site):
         for path in (site.lab.layout.directory / "fairlead" / f"agent-{name}.proxies").glob("*/pid"):
             process = int(path.read_text().split()[0])
-            if began_of(process):  # who has ended may be there until whoever started it has noticed
+            if start_time_of(process):  # who has ended may be there until whoever started it has noticed
                 found[name] = path.parent, process
     return found
 
 
-def nodes_of(site: Site) -> list[str]:
+def nodes_of(site: LabSite) -> list[str]:
     return [node.name for node in site.lab.status().chassis]
 
 
-def counted(site: Site, chassis: str) -> int:
+def counted(site: LabSite, chassis: str) -> int:
     """The requests that the proxy there has had."""
     folder, _ = living(site)[chassis]
     said = site.lab.exec("outside", ["python3", "-c", ASK, str(folder / "sockets" / "control")])
@@ -124,7 +124,7 @@ def until_ended(host: str, ended: Path) -> str:
 
 
 @pytest.mark.parametrize("version", [4, 6])
-def test_each_node_asks_its_own_proxy(site: Site, version: int):
+def test_clients_are_served_by_the_proxy_on_their_node(site: LabSite, version: int):
     with web(site, version) as balancer:
         assert site.cloud.load_balancer.get_listener(balancer.listener).operating_status == "ONLINE"
         for client, chassis in {"near": "chassis1", "other": "chassis2", "far": "chassis2"}.items():
@@ -136,7 +136,7 @@ def test_each_node_asks_its_own_proxy(site: Site, version: int):
 
 
 @pytest.mark.parametrize("version", [4, 6])
-def test_the_vip_answers_ping_whether_a_proxy_serves_or_not(site: Site, version: int):
+def test_the_vip_answers_ping_whether_a_proxy_serves_or_not(site: LabSite, version: int):
     """OVN does; no proxy and no member is asked."""
     with web(site, version) as balancer:
         for client in CLIENTS:
@@ -148,7 +148,7 @@ def test_the_vip_answers_ping_whether_a_proxy_serves_or_not(site: Site, version:
 
 
 @pytest.mark.parametrize("version", [4, 6])
-def test_only_who_begins_with_the_bytes_of_the_listener_is_led_on(site: Site, version: int):
+def test_raw_listener_forwards_only_connections_with_the_configured_bytes(site: LabSite, version: int):
     with site.balancer(f"thuja-v{version}", MEMBERS, version=version) as balancer:
         assert get(site, "near", balancer.vip)[0] == "200"
         raw = {"location": 0, "value": b"GET /of-ours".hex()}
@@ -162,7 +162,7 @@ def test_only_who_begins_with_the_bytes_of_the_listener_is_led_on(site: Site, ve
         wait_until(lambda: all(serves(site, each, balancer.vip) for each in CLIENTS), "everybody is led on")
 
 
-def test_each_proxy_leads_to_members_on_its_own_node_while_one_serves(site: Site):
+def test_proxy_with_chassis_locality_prefers_members_on_its_node(site: LabSite):
     with web(site) as balancer:
         before = processes(site)
         path = f"{site.url}/load-balancer/v2/lbaas/pools/{balancer.pool}"
@@ -174,11 +174,11 @@ def test_each_proxy_leads_to_members_on_its_own_node_while_one_serves(site: Site
         assert processes(site) == before  # nobody was replaced for it
 
 
-def answers(site: Site, client: str, vip: str) -> set[str]:
+def answers(site: LabSite, client: str, vip: str) -> set[str]:
     return {get(site, client, vip)[1] for _ in range(4)}
 
 
-def test_paths_lead_where_policies_say(site: Site):
+def test_path_rule_redirects_matching_requests(site: LabSite):
     with web(site) as balancer:
         api = site.cloud.load_balancer
         policy = api.create_l7_policy(
@@ -190,7 +190,7 @@ def test_paths_lead_where_policies_say(site: Site):
         assert get(site, "near", balancer.vip, "/new")[0] == "200"
 
 
-def test_a_proxy_that_is_killed_is_there_again_and_its_node_goes_on_meanwhile(site: Site):
+def test_killed_proxy_is_restarted_while_its_node_is_served(site: LabSite):
     with web(site) as balancer:
         first = processes(site)["chassis1"]
         os.kill(first, signal.SIGKILL)
@@ -202,9 +202,7 @@ def test_a_proxy_that_is_killed_is_there_again_and_its_node_goes_on_meanwhile(si
 
 
 @pytest.mark.extended
-def test_clients_of_a_node_whose_agent_and_proxy_are_killed_are_served_by_the_other(
-    site: Site, nodes: dict[str, agents.Agent]
-):
+def test_clients_of_a_node_without_agent_and_proxy_use_the_other_node(site: LabSite, nodes: dict[str, agents.Agent]):
     """Nobody is left there who could say that it serves no more, and nobody starts another one."""
     with web(site) as balancer:
         agent, proxy = nodes["chassis1"].process, processes(site)["chassis1"]
@@ -225,7 +223,7 @@ def test_clients_of_a_node_whose_agent_and_proxy_are_killed_are_served_by_the_ot
 
 
 @pytest.mark.extended
-def test_a_proxy_that_stands_still_is_led_past_and_then_replaced(site: Site):
+def test_frozen_proxy_is_bypassed_and_then_replaced(site: LabSite):
     """It takes connections all the while: only that nobody answers says that it stands still."""
     with web(site) as balancer:
         first = processes(site)["chassis1"]
@@ -240,7 +238,7 @@ def test_a_proxy_that_stands_still_is_led_past_and_then_replaced(site: Site):
 
 
 @pytest.mark.extended
-def test_an_agent_that_ends_takes_no_proxy_with_it(site: Site, nodes: dict[str, agents.Agent]):
+def test_proxies_outlive_a_stopped_agent(site: LabSite, nodes: dict[str, agents.Agent]):
     with web(site) as balancer:
         before = processes(site)
         nodes["chassis1"].stop()
@@ -251,7 +249,7 @@ def test_an_agent_that_ends_takes_no_proxy_with_it(site: Site, nodes: dict[str, 
         assert processes(site) == before
 
 
-def test_members_come_and_go_without_a_failed_request(site: Site, tmp_path: Path):
+def test_member_and_listener_changes_fail_no_request(site: LabSite, tmp_path: Path):
     with web(site) as balancer:
         first, end = processes(site), tmp_path / "end"
         with ThreadPoolExecutor(1) as threads:
@@ -267,7 +265,7 @@ def test_members_come_and_go_without_a_failed_request(site: Site, tmp_path: Path
 
 @pytest.mark.parametrize("version", [4, 6])
 @pytest.mark.extended
-def test_a_burst_of_changes_is_few_processes_and_no_failed_request(site: Site, tmp_path: Path, version: int):
+def test_burst_of_changes_starts_few_processes_and_fails_no_request(site: LabSite, tmp_path: Path, version: int):
     """Each would need one. How long the last state may wait is tested on a clock of its own, in test_haproxy_pace."""
     with web(site, version) as balancer, ThreadPoolExecutor(1) as threads:
         host = f"[{balancer.vip}]" if version == 6 else balancer.vip
@@ -289,7 +287,7 @@ def test_a_burst_of_changes_is_few_processes_and_no_failed_request(site: Site, t
     assert set(found) == {"200"}
 
 
-def configured(site: Site) -> list[str]:
+def configured(site: LabSite) -> list[str]:
     folder = site.lab.layout.directory / "fairlead"
     return [each.read_text() for each in folder.glob("agent-*.proxies/*/haproxy.cfg")]
 
@@ -301,7 +299,7 @@ done
 """
 
 
-def figures(site: Site, balancer: Balancer) -> Counter[str]:
+def figures(site: LabSite, balancer: CreatedBalancer) -> Counter[str]:
     """Of the load balancer, which are those of its one listener."""
     api = site.cloud.load_balancer
     whole, listener = (
@@ -317,7 +315,7 @@ def figures(site: Site, balancer: Balancer) -> Counter[str]:
 FIGURES = ("active_connections", "bytes_in", "bytes_out", "request_errors", "total_connections")
 
 
-def ask_and_count(site: Site, balancer: Balancer, times: int) -> Counter[str]:
+def ask_and_count(site: LabSite, balancer: CreatedBalancer, times: int) -> Counter[str]:
     """What all clients together have sent and got."""
     host = f"[{balancer.vip}]" if ":" in balancer.vip else balancer.vip
     words = ASK_AND_COUNT.format(times=times, agent="a" * 200, host=host)
@@ -327,7 +325,7 @@ def ask_and_count(site: Site, balancer: Balancer, times: int) -> Counter[str]:
     return Counter(total_connections=len(said), bytes_in=sent, bytes_out=heads + bodies)
 
 
-def shown(site: Site, balancer: Balancer, wanted: Counter[str]) -> None:
+def shown(site: LabSite, balancer: CreatedBalancer, wanted: Counter[str]) -> None:
     try:
         wait_equal(lambda: figures(site, balancer), wanted)
     finally:
@@ -335,7 +333,9 @@ def shown(site: Site, balancer: Balancer, wanted: Counter[str]) -> None:
 
 
 @pytest.mark.parametrize("version", [4, 6])
-def test_what_clients_send_and_get_is_counted_once(site: Site, nodes: dict[str, agents.Agent], version: int):
+def test_bytes_and_connections_of_proxied_clients_are_counted_once(
+    site: LabSite, nodes: dict[str, agents.Agent], version: int
+):
     """On both nodes, over members that change, processes that are replaced and killed, and agents that begin anew."""
     with web(site, version) as balancer:
         had = sum(counted(site, each) for each in nodes)  # of the processes that run: others may have been replaced
@@ -368,7 +368,7 @@ def test_what_clients_send_and_get_is_counted_once(site: Site, nodes: dict[str, 
 
 
 @pytest.mark.parametrize("version", [4, 6])
-def test_a_prometheus_finds_octavias_names_of_one_load_balancer(site: Site, version: int):
+def test_prometheus_listener_exposes_only_metrics_of_its_load_balancer(site: LabSite, version: int):
     """Of what its own node's proxy has counted, over processes; nothing of another load balancer beside it."""
     with web(site, version) as balancer, site.balancer(f"thuja-v{version}", ["w2"], protocol="HTTP", **POOL) as other:
         api = site.cloud.load_balancer
@@ -400,7 +400,7 @@ def test_a_prometheus_finds_octavias_names_of_one_load_balancer(site: Site, vers
         assert not {each for each in (other.listener, other.pool, "haproxy_") if each in told}
 
 
-def scrape(site: Site, client: str, vip: str) -> str:
+def scrape(site: LabSite, client: str, vip: str) -> str:
     try:
         host = f"[{vip}]" if ":" in vip else vip
         return site.lab.exec(client, ["curl", "-sSf", "-m", "15", f"http://{host}:9100/metrics"])
@@ -413,7 +413,7 @@ def at_rest(look: Callable[[], T]) -> T:
     seen = [look()]
 
     def rests() -> bool:
-        pause(2 * FRESH)
+        pause(2 * CACHE_SECONDS)
         seen.append(look())
         return seen[-1] == seen[-2]
 
@@ -425,7 +425,7 @@ def figure(text: str, sample: str) -> float:
     return next(float(line.rpartition(" ")[2]) for line in text.splitlines() if line.startswith(sample + " "))
 
 
-def test_a_health_monitor_says_who_serves(site: Site):
+def test_proxy_sends_no_requests_to_a_member_that_fails_its_monitor(site: LabSite):
     monitor = {"type": "HTTP", "delay": 1, "timeout": 1, "max_retries": 1, "max_retries_down": 1, "url_path": "/"}
     with web(site, healthmonitor=monitor) as balancer:
         member = site.member(balancer, "w1")
@@ -439,7 +439,7 @@ def test_a_health_monitor_says_who_serves(site: Site):
         wait_equal(lambda: {answer(site, balancer) for _ in range(4)}, {"w1", "w2"})
 
 
-def answer(site: Site, balancer: Balancer) -> str:
+def answer(site: LabSite, balancer: CreatedBalancer) -> str:
     try:
         return get(site, "near", balancer.vip)[1]
     except CommandFailed:
@@ -447,7 +447,7 @@ def answer(site: Site, balancer: Balancer) -> str:
 
 
 @pytest.mark.extended
-def test_a_server_that_begins_anew_takes_no_proxy_away(site: Site, tmp_path: Path):
+def test_server_restart_removes_no_proxy(site: LabSite, tmp_path: Path):
     """It knows of none before agents have told it; nobody probes a member here, for whom it would wait too."""
     ended = tmp_path / "ended"
     with web(site) as balancer, ThreadPoolExecutor(1) as threads:

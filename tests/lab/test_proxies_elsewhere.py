@@ -13,13 +13,13 @@ from typing import Any
 import httpx
 import pytest
 
-from fairlead.drivers.haproxy.process import began_of
+from fairlead.drivers.haproxy.process import start_time_of
 from fairlead.lab import Lab, agents
 from fairlead.lab.errors import CommandFailed
 from fairlead.lab.ports import Placement, workload_of_port
 from harness.lab.proxied import OPTIONS, get
-from harness.lab.site import Balancer, Site, lead_nobody_out, open_site
-from harness.lab.ticker import Tick, ticking
+from harness.lab.site import CreatedBalancer, LabSite, open_site, remove_gateways
+from harness.lab.ticker import ConnectionResult, periodic_connections
 from harness.waiting import wait_equal, wait_until
 
 pytestmark = [pytest.mark.lab]
@@ -31,7 +31,7 @@ GUESTS = {"gus": "chassis1", "hugo": "chassis2"}
 
 
 @pytest.fixture(scope="module")
-def site(lab: Lab) -> Iterator[Site]:
+def site(lab: Lab) -> Iterator[LabSite]:
     """The shared network market, and for each tenant a network and a router on it, on market and outside."""
     site = open_site(lab, **OPTIONS)
     public = site.outside()
@@ -42,7 +42,7 @@ def site(lab: Lab) -> Iterator[Site]:
             name=tenant, project_id=tenant, external_gateway_info={"network_id": public.id, "enable_snat": False}
         )
         for version in (4, 6):
-            site.join(router, f"{tenant}-v{version}")
+            site.add_interface(router, f"{tenant}-v{version}")
         door = site.cloud.network.create_port(network_id=network_id(site, "market"), name=f"{tenant}-door")
         site.cloud.network.add_interface_to_router(router, port_id=door.id)
         machine(site, tenant, f"{tenant}-web", chassis, HOSTS["web"])
@@ -56,24 +56,24 @@ def site(lab: Lab) -> Iterator[Site]:
     for name in names:
         lab.remove_workload(name)
     assert lab.status().is_healthy, "a daemon of the lab ended by itself"
-    lead_nobody_out(site.cloud)
+    remove_gateways(site.cloud)
     site.close()
 
 
 @pytest.fixture(scope="module", autouse=True)
-def nodes(site: Site) -> Iterator[dict[str, agents.Agent]]:
+def nodes(site: LabSite) -> Iterator[dict[str, agents.Agent]]:
     started = {agent.chassis: agent for agent in agents.start(site.lab.layout, site.url)}
     yield started
     for agent in started.values():
         agent.stop()
 
 
-def network_id(site: Site, name: str) -> str:
+def network_id(site: LabSite, name: str) -> str:
     found: str = site.cloud.network.find_network(name, ignore_missing=False).id
     return found
 
 
-def machine(site: Site, network: str, name: str, chassis: str, host: int, project: str = "") -> None:
+def machine(site: LabSite, network: str, name: str, chassis: str, host: int, project: str = "") -> None:
     """A machine that serves port 8080."""
     subnets = site.cloud.network.subnets(network_id=network_id(site, network))
     fixed = [
@@ -88,8 +88,8 @@ def machine(site: Site, network: str, name: str, chassis: str, host: int, projec
 
 @contextmanager
 def led(
-    site: Site, tenant: str, subnet: str, version: int, at: str | None = None, **listener: Any
-) -> Iterator[Balancer]:
+    site: LabSite, tenant: str, subnet: str, version: int, at: str | None = None, **listener: Any
+) -> Iterator[CreatedBalancer]:
     """A load balancer of the tenant, with a VIP on this subnet and the tenant's only machine as member."""
     asked = {"protocol": "HTTP", **listener}
     pool = {"name": "pool", "protocol": asked["protocol"], "lb_algorithm": "ROUND_ROBIN"}
@@ -103,12 +103,14 @@ def led(
     )
     try:
         site.settle(made.id)
-        yield Balancer(id=made.id, vip=made.vip_address, pool=made.pools[0]["id"], listener=made.listeners[0]["id"])
+        yield CreatedBalancer(
+            id=made.id, vip=made.vip_address, pool=made.pools[0]["id"], listener=made.listeners[0]["id"]
+        )
     finally:
         site.cloud.load_balancer.delete_load_balancer(made.id, cascade=True)
 
 
-def answer(site: Site, client: str, vip: str) -> str:
+def answer(site: LabSite, client: str, vip: str) -> str:
     """Name of the member or a status code; empty without a response."""
     with suppress(CommandFailed):
         code, who = get(site, client, vip)
@@ -116,7 +118,7 @@ def answer(site: Site, client: str, vip: str) -> str:
     return ""
 
 
-def served(site: Site, wanted: Mapping[tuple[str, str], str]) -> None:
+def served(site: LabSite, wanted: Mapping[tuple[str, str], str]) -> None:
     """Wait until each client of each VIP is answered by this machine, and then always by it."""
     wait_until(lambda: all(answer(site, *each) == who for each, who in wanted.items()), f"{wanted} come true")
     for each, who in wanted.items():
@@ -124,7 +126,7 @@ def served(site: Site, wanted: Mapping[tuple[str, str], str]) -> None:
 
 
 @pytest.mark.parametrize("version", [4, 6])
-def test_guests_have_proxies_of_their_own_on_a_shared_network(site: Site, version: int):
+def test_tenants_on_a_shared_network_have_separate_proxies(site: LabSite, version: int):
     """Both have a member with the same address. Clients are on the network, or behind the tenant's router."""
     with ExitStack() as stack:
         found = {each: stack.enter_context(led(site, each, f"market-v{version}", version)) for each in TENANTS}
@@ -140,7 +142,7 @@ PROXY = "network:load_balancer_proxy"
 
 
 @pytest.mark.parametrize("version", [4, 6])
-def test_two_tenants_with_the_same_addresses_have_vips_with_the_same_too(site: Site, version: int):
+def test_tenants_with_identical_addresses_may_have_identical_vips(site: LabSite, version: int):
     with ExitStack() as stack:
         vip = {4: "10.0.0.200", 6: "fd00:a::c8"}[version]
         found = {each: stack.enter_context(led(site, each, f"{each}-v{version}", version, vip)) for each in TENANTS}
@@ -149,7 +151,7 @@ def test_two_tenants_with_the_same_addresses_have_vips_with_the_same_too(site: S
 
 
 @pytest.mark.parametrize("version", [4, 6])
-def test_clients_outside_come_to_proxies_by_the_gateway(site: Site, version: int):
+def test_external_clients_reach_proxies_through_the_gateway(site: LabSite, version: int):
     """Each tenant has a VIP on the external network, and the same addresses behind it."""
     with ExitStack() as stack:
         found = {each: stack.enter_context(led(site, each, f"public-v{version}", version)) for each in TENANTS}
@@ -158,7 +160,7 @@ def test_clients_outside_come_to_proxies_by_the_gateway(site: Site, version: int
         served(site, wanted)
 
 
-def test_a_floating_ip_leads_to_proxies(site: Site):
+def test_floating_ip_reaches_proxies(site: LabSite):
     with led(site, "dora", "dora-v4", 4) as balancer:
         port = site.cloud.load_balancer.get_load_balancer(balancer.id).vip_port_id
         floating = site.cloud.network.create_ip(
@@ -174,16 +176,16 @@ def test_a_floating_ip_leads_to_proxies(site: Site):
 @pytest.mark.parametrize("how", ["killed", "agent frozen"])
 @pytest.mark.parametrize("version", [4, 6])
 @pytest.mark.extended
-def test_a_client_whose_own_proxy_is_gone_goes_on_through_another(
-    site: Site, nodes: dict[str, agents.Agent], version: int, how: str
+def test_client_is_served_after_its_proxy_is_killed_or_its_agent_freezes(
+    site: LabSite, nodes: dict[str, agents.Agent], version: int, how: str
 ):
     with led(site, "dora", f"dora-v{version}", version, protocol="TCP", connection_limit=1000) as balancer:
         served(site, {("dora-client", balancer.vip): "dora-web"})
         wait_equal(lambda: sorted(name for name, _ in proxies(site)), sorted(nodes))
         first = dict(proxies(site))["chassis2"]
-        with ticking(site.lab, "dora-client", balancer.vip, 80) as ticker:
+        with periodic_connections(site.lab, "dora-client", balancer.vip, 80) as ticker:
             wait_until(
-                lambda: len([each for each in ticker.ticks if each.name]),
+                lambda: len([each for each in ticker.results if each.name]),
                 "it is served",
                 is_enough=lambda found: found > 5,
             )
@@ -192,14 +194,16 @@ def test_a_client_whose_own_proxy_is_gone_goes_on_through_another(
             try:
                 if how == "agent frozen":
                     wait_until(lambda: is_silent(site, "chassis2"), "the server calls the agent silent")
-                before = len(ticker.ticks)
-                wait_until(lambda: served_in_a_row(ticker.ticks[before:]) >= IN_A_ROW, "one after the other is served")
+                before = len(ticker.results)
+                wait_until(
+                    lambda: served_in_a_row(ticker.results[before:]) >= IN_A_ROW, "one after the other is served"
+                )
             finally:
                 os.kill(agent.pid, signal.SIGCONT)
             ticker.stop()
         assert (dict(proxies(site))["chassis2"] != first) == (how == "killed")
-    failed = Counter(each.kind for each in ticker.ticks if not each.name)
-    print(f"IPv{version}, {how}: {failed} of {len(ticker.ticks)}")
+    failed = Counter(each.kind for each in ticker.results if not each.name)
+    print(f"IPv{version}, {how}: {failed} of {len(ticker.results)}")
     assert how == "killed" or not failed
 
 
@@ -208,21 +212,21 @@ IN_A_ROW = 20
 """connections"""
 
 
-def served_in_a_row(ticks: list[Tick]) -> int:
+def served_in_a_row(ticks: list[ConnectionResult]) -> int:
     """Number of the last connections that were answered without a failure in between."""
     return next((place for place, each in enumerate(reversed(ticks)) if not each.name), len(ticks))
 
 
-def is_silent(site: Site, chassis: str) -> bool:
+def is_silent(site: LabSite, chassis: str) -> bool:
     agent = httpx.get(f"{site.url}/operator/chassis/{chassis}").json()["agent"]
     return not agent["heard"]
 
 
-def proxies(site: Site) -> list[tuple[str, int]]:
+def proxies(site: LabSite) -> list[tuple[str, int]]:
     """(chassis, PID) of each running proxy, including those of networks of other tests in the same lab."""
     folders = site.lab.layout.directory / "fairlead"
     written = [
         (path.parent.parent.name.removeprefix("agent-").removesuffix(".proxies"), int(path.read_text().split()[0]))
         for path in folders.glob("agent-*.proxies/*/pid")
     ]
-    return [(chassis, process) for chassis, process in written if began_of(process)]
+    return [(chassis, process) for chassis, process in written if start_time_of(process)]

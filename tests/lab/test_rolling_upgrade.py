@@ -11,12 +11,23 @@ import httpx
 import pytest
 
 from fairlead.lab import Protocol
-from fairlead.lab.load import Load, Target, total
+from fairlead.lab.load import Load, Target, sum_results
 from fairlead.lab.service import Service
 from harness.lab.labs import lab_of
-from harness.lab.rolling import HELD, MEMBERS, NEWER, OLDER, RATE, SECONDS, Place, Writer, goes_on, writing
-from harness.lab.servers import NETWORKS, Server
-from harness.lab.site import PORT, Site, connect
+from harness.lab.rolling import (
+    HELD,
+    MEMBERS,
+    NEWER,
+    OLDER,
+    RATE,
+    SECONDS,
+    ReleaseServers,
+    Writer,
+    await_more_writes,
+    writing,
+)
+from harness.lab.servers import NETWORKS, FairleadProcess
+from harness.lab.site import PORT, LabSite, connect
 from harness.ports import free_port
 from harness.waiting import wait_until
 
@@ -25,7 +36,7 @@ pytestmark = [pytest.mark.lab, pytest.mark.extended]
 TESTS = Path(__file__).parents[1]
 
 
-def reads(server: Server) -> str:
+def reads(server: FairleadProcess) -> str:
     """Response of /readyz, or empty while no process listens between two listeners."""
     try:
         return server.client.get("/readyz").text
@@ -33,14 +44,14 @@ def reads(server: Server) -> str:
         return ""
 
 
-def test_servers_are_replaced_one_by_one_and_taken_back(machine: None, tmp_path: Path):
+def test_servers_are_upgraded_and_downgraded_without_broken_connections(machine: None, tmp_path: Path):
     with ExitStack() as stack:
         lab = stack.enter_context(lab_of("rolling", chassis=2))
-        places = [Place(lab, tmp_path, free_port()) for _ in range(2)]
+        places = [ReleaseServers(lab, tmp_path, free_port()) for _ in range(2)]
         for place in places:
             stack.callback(place.stack.close)
         one, other = (place.start(OLDER) for place in places)
-        site = Site(lab=lab, service=Service(url=one.url, folder=tmp_path), cloud=connect(one.url), url=one.url)
+        site = LabSite(lab=lab, service=Service(url=one.url, folder=tmp_path), cloud=connect(one.url), url=one.url)
         stack.callback(site.cloud.close)
         site.network("rolling", "10.0.0.0/24", "fd00:a::/64")
         site.machines("rolling", MEMBERS, serve=[PORT])
@@ -60,27 +71,27 @@ def test_servers_are_replaced_one_by_one_and_taken_back(machine: None, tmp_path:
             targets=targets, rate=RATE, count=RATE * SECONDS, held=HELD, seconds=SECONDS, period=0.5, timeout=30
         )
         with lab.load("client", load) as running, writing(writer):
-            goes_on(writer)
+            await_more_writes(writer)
             other = places[1].replace(other, NEWER)
-            goes_on(writer)
+            await_more_writes(writer)
             one = places[0].replace(one, NEWER)
-            goes_on(writer)
+            await_more_writes(writer)
             one = places[0].replace(one, OLDER)  # no document written so far needs the newer format
-            goes_on(writer)
-            new = other.make(NETWORKS, "network", name="new-feature")["id"]
+            await_more_writes(writer)
+            new = other.create(NETWORKS, "network", name="new-feature")["id"]
             wait_until(lambda: "stands by" in reads(one))
             wait_until(other.is_holder)
             assert one.client.get(NETWORKS).status_code == 503
-            goes_on(writer)
+            await_more_writes(writer)
             assert other.client.delete(f"{NETWORKS}/{new}").status_code == 204
             wait_until(lambda: reads(one).startswith("ready"))
-            goes_on(writer)
+            await_more_writes(writer)
             result = running.stop()
         for server in (one, other):
             assert server.balancer(balancers[0].id)["name"] == writer.acknowledged
         assert writer.wrong == []
-        wait_until(other.has_nothing_to_do)
+        wait_until(other.is_idle)
         assert site.our_rows() == rows
-        assert result.broken == []
-        print(writer.written, "writes", dict(total([result])), result.again)
-        assert total([result])["held"] == HELD
+        assert result.failed == []
+        print(writer.written, "writes", dict(sum_results([result])), result.retransmissions)
+        assert sum_results([result])["held"] == HELD

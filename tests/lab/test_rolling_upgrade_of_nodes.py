@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 
 from fairlead.lab import Lab, Protocol, agents
-from fairlead.lab.load import Target, total
+from fairlead.lab.load import Target, sum_results
 from fairlead.lab.service import Service
-from harness.etcd import started
+from harness.etcd import etcd_cluster
 from harness.lab.labs import lab_of
-from harness.lab.rolling import HELD, MEMBERS, NEWER, OLDER, Place, Writer, goes_on, load_of, writing
-from harness.lab.servers import LBS, POOLS, Server
-from harness.lab.site import PORT, Balancer, Site, connect
+from harness.lab.rolling import HELD, MEMBERS, NEWER, OLDER, ReleaseServers, Writer, await_more_writes, load_of, writing
+from harness.lab.servers import LBS, POOLS, FairleadProcess
+from harness.lab.site import PORT, CreatedBalancer, LabSite, connect
 from harness.ports import free_port
 from harness.rules import TESTS
 from harness.waiting import wait_equal, wait_until
@@ -38,10 +38,10 @@ QUICK = {"type": "TCP", "delay": 1, "timeout": 1, "max_retries": 1, "max_retries
 class Nodes:
     """The agents, each of either release, and checks of their exchange with the servers."""
 
-    site: Site
-    servers: list[Server]
-    probed: Balancer
-    counted: list[Balancer]
+    site: LabSite
+    servers: list[FairleadProcess]
+    probed: CreatedBalancer
+    counted: list[CreatedBalancer]
     closed: Iterator[int] = field(default_factory=lambda: count(9000))
     """Ports of members without a listening process."""
     running: dict[str, agents.Agent] = field(default_factory=dict)
@@ -67,24 +67,24 @@ class Nodes:
 
     def _add(self, machine: str) -> str:
         body = {"address": self.site.address(machine), "protocol_port": next(self.closed)}
-        made: str = self.servers[0].make(f"{POOLS}/{self.probed.pool}/members", "member", **body)["id"]
+        made: str = self.servers[0].create(f"{POOLS}/{self.probed.pool}/members", "member", **body)["id"]
         return made
 
 
-def _standing(server: Server, balancer: Balancer, member: str) -> str:
+def _standing(server: FairleadProcess, balancer: CreatedBalancer, member: str) -> str:
     path = f"{POOLS}/{balancer.pool}/members/{member}"
     return str(server.client.get(path).json()["member"]["operating_status"])
 
 
-def _connections(server: Server, balancer: Balancer) -> int:
+def _connections(server: FairleadProcess, balancer: CreatedBalancer) -> int:
     """Connections on all nodes, or -1 while no node has reported."""
     stats = server.client.get(f"{LBS}/{balancer.id}/stats").json().get("stats", {})
     return int(stats.get("total_connections", -1))
 
 
-def test_servers_and_agents_are_replaced_one_by_one(machine: None, tmp_path: Path):
+def test_servers_and_agents_are_upgraded_without_broken_connections(machine: None, tmp_path: Path):
     with ExitStack() as stack:
-        etcd = stack.enter_context(started())
+        etcd = stack.enter_context(etcd_cluster())
         lab = stack.enter_context(lab_of("nodes", chassis=2))
         environment = {
             "FAIRLEAD_STORE_URL": f"{etcd.url}/rolling",
@@ -96,7 +96,7 @@ def test_servers_and_agents_are_replaced_one_by_one(machine: None, tmp_path: Pat
         for place in (later, *places):
             stack.callback(place.stack.close)
         one, other = (place.start(OLDER) for place in places)
-        site = Site(lab=lab, service=Service(url=one.url, folder=tmp_path), cloud=connect(one.url), url=one.url)
+        site = LabSite(lab=lab, service=Service(url=one.url, folder=tmp_path), cloud=connect(one.url), url=one.url)
         stack.callback(site.cloud.close)
         site.network("nodes", "10.0.0.0/24", "fd00:a::/64")
         site.machines("nodes", MEMBERS, serve=[PORT])
@@ -129,13 +129,13 @@ def test_servers_and_agents_are_replaced_one_by_one(machine: None, tmp_path: Pat
             nodes.replace("chassis2", NEWER)
             one = nodes.servers[0] = places[0].replace(one, OLDER)  # downgrade
             nodes.work()
-            goes_on(writer)
+            await_more_writes(writer)
             results = [near.stop(), far.stop()]
         assert writer.wrong == []
         wait_equal(lambda: {each.balancer(balancers[0].id)["name"] for each in (one, other)}, {writer.acknowledged})
-        assert [each for result in results for each in result.broken] == []
-        print(writer.written, "writes", dict(total(results)))
-        assert [total([each])["held"] for each in results] == [HELD, HELD]
+        assert [each for result in results for each in result.failed] == []
+        print(writer.written, "writes", dict(sum_results(results)))
+        assert [sum_results([each])["held"] for each in results] == [HELD, HELD]
         nodes.running.pop("chassis2").stop()
         wait_until(lambda: "silent-node/chassis2" in etcd.ctl("get", "rolling/doc/", "--prefix", "--keys-only"))
         places[0].end(one)
@@ -144,12 +144,12 @@ def test_servers_and_agents_are_replaced_one_by_one(machine: None, tmp_path: Pat
         wait_until(lambda: _said(began, nodes) == _said(other, nodes))
 
 
-def _place(lab: Lab, folder: Path, environment: dict[str, str], port: int = 0) -> Place:
+def _place(lab: Lab, folder: Path, environment: dict[str, str], port: int = 0) -> ReleaseServers:
     folder.mkdir()
-    return Place(lab, folder, port or free_port(), environment=environment)
+    return ReleaseServers(lab, folder, port or free_port(), environment=environment)
 
 
-def _said(server: Server, nodes: Nodes) -> tuple[object, list[int]]:
+def _said(server: FairleadProcess, nodes: Nodes) -> tuple[object, list[int]]:
     """Statuses of the members, and the counters."""
     tree = server.client.get(f"{LBS}/{nodes.probed.id}/status").json()
     return tree, [_connections(server, each) for each in nodes.counted]

@@ -11,7 +11,7 @@ import pytest
 
 from fairlead.lab import Lab
 from fairlead.lab.command import main
-from harness.lab.site import PORT, Balancer, Site, open_site
+from harness.lab.site import PORT, CreatedBalancer, LabSite, open_site
 
 pytestmark = [pytest.mark.lab, pytest.mark.ovn]
 
@@ -28,7 +28,7 @@ DELIVERED = re.compile(r'/\* output to "([^"]+)", type "" \*/')
 
 
 @pytest.fixture(scope="module")
-def site(lab: Lab) -> Iterator[Site]:
+def site(lab: Lab) -> Iterator[LabSite]:
     """Members and `near` on one network, `far` on another one across a router."""
     site = open_site(lab)
     site.network("sctp-a", "10.0.0.0/24", "fd00:a::/64")
@@ -46,7 +46,7 @@ def site(lab: Lab) -> Iterator[Site]:
 class Traces:
     """Traces of a client's first packet to port 80 of a VIP."""
 
-    def __init__(self, site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    def __init__(self, site: LabSite, capsys: pytest.CaptureFixture[str]) -> None:
         self._site = site
         self._capsys = capsys
 
@@ -54,7 +54,7 @@ class Traces:
         assert main(["trace", "--name", self._site.lab.name, client, vip, f"--{protocol}", "80"]) == 0
         return self._capsys.readouterr().out
 
-    def is_balanced(self, client: str, balancer: Balancer, version: int) -> None:
+    def is_balanced(self, client: str, balancer: CreatedBalancer, version: int) -> None:
         """Assert that the packet is balanced among the members, and output at one's port.
 
         ovn-trace abbreviates names that are UUIDs.
@@ -66,7 +66,7 @@ class Traces:
         (port,) = DELIVERED.findall(trace)
         assert [name for name in MEMBERS if self._site.lab.workload(name).port_id.startswith(port)] != []
 
-    def is_dropped(self, client: str, balancer: Balancer) -> None:
+    def is_dropped(self, client: str, balancer: CreatedBalancer) -> None:
         """Assert that the packet ends in the ACL stage. An older OVN prints `drop;`, a newer one ends without it."""
         trace = self.of(client, balancer.vip, "sctp")
         assert STAGE.findall(trace)[-1].startswith("ls_in_acl")
@@ -74,7 +74,9 @@ class Traces:
 
 
 @pytest.mark.parametrize("version", [4, 6])
-def test_every_client_is_led_to_a_member(site: Site, capsys: pytest.CaptureFixture[str], version: int):
+def test_sctp_packets_of_every_client_are_balanced_to_members(
+    site: LabSite, capsys: pytest.CaptureFixture[str], version: int
+):
     traces = Traces(site, capsys)
     with site.balancer(f"sctp-a-v{version}", MEMBERS, protocol="SCTP", version=version) as balancer:
         for client in CLIENTS:
@@ -83,7 +85,9 @@ def test_every_client_is_led_to_a_member(site: Site, capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.parametrize("version", [4, 6])
-def test_who_is_not_allowed_is_dropped(site: Site, capsys: pytest.CaptureFixture[str], version: int):
+def test_sctp_packets_from_outside_allowed_cidrs_are_dropped(
+    site: LabSite, capsys: pytest.CaptureFixture[str], version: int
+):
     traces = Traces(site, capsys)
     with site.balancer(f"sctp-a-v{version}", MEMBERS, protocol="SCTP", version=version) as balancer:
         for allowed, other in (CLIENTS, CLIENTS[::-1]):

@@ -18,8 +18,18 @@ import pytest
 
 from fairlead.lab import Lab, processes, take_down
 from harness.lab.labs import lab_name, lab_of
-from harness.lab.northbound import breaking
-from harness.lab.servers import BINARIES, LBS, LISTENERS, NETWORKS, POOLS, SUBNETS, Server, holder_first, serving
+from harness.lab.northbound import unreliable_northbound
+from harness.lab.servers import (
+    BINARIES,
+    LBS,
+    LISTENERS,
+    NETWORKS,
+    POOLS,
+    SUBNETS,
+    FairleadProcess,
+    holder_first,
+    serving,
+)
 from harness.pools import upper_half
 from harness.ports import free_port
 from harness.waiting import DEADLINE, wait_equal, wait_until
@@ -38,17 +48,17 @@ def own_lab(machine: None) -> Iterator[Lab]:
         yield made
 
 
-def build(server: Server, name: str) -> str:
+def build(server: FairleadProcess, name: str) -> str:
     """Create a network with a load balancer, and return the load balancer's id."""
-    network = server.make(NETWORKS, "network", name=name)
-    subnet = server.make(SUBNETS, "subnet", network_id=network["id"], **CIDR)
-    made = server.make(LBS, "loadbalancer", name=name, vip_subnet_id=subnet["id"])
+    network = server.create(NETWORKS, "network", name=name)
+    subnet = server.create(SUBNETS, "subnet", network_id=network["id"], **CIDR)
+    made = server.create(LBS, "loadbalancer", name=name, vip_subnet_id=subnet["id"])
     identity: str = made["id"]
     server.wait_for(identity, "ACTIVE")
     return identity
 
 
-def tear_down(server: Server) -> None:
+def tear_down(server: FairleadProcess) -> None:
     for balancer in server.client.get(LBS).json()["loadbalancers"]:
         server.client.delete(f"{LBS}/{balancer['id']}?cascade=true")
     for network in server.client.get(NETWORKS).json()["networks"]:
@@ -60,7 +70,7 @@ def names(lab: Lab, table: str) -> set[str]:
     return set(lab.exec("central", ["ovn-nbctl", "--bare", "--columns=name", "list", table]).split())
 
 
-def test_killed_and_started_again_it_knows_everything_and_writes_nothing(own_lab: Lab, tmp_path: Path):
+def test_restarted_server_has_all_objects_and_writes_nothing_to_ovn(own_lab: Lab, tmp_path: Path):
     with serving(own_lab, tmp_path) as server:
         identity = build(server, "kept")
         server.kill()
@@ -73,14 +83,14 @@ def test_killed_and_started_again_it_knows_everything_and_writes_nothing(own_lab
 
 
 @pytest.mark.extended
-def test_what_was_deleted_while_ovn_was_away_goes_when_it_is_back(own_lab: Lab, tmp_path: Path):
+def test_changes_made_while_ovn_is_unreachable_are_applied_later(own_lab: Lab, tmp_path: Path):
     with serving(own_lab, tmp_path) as server:
         identity = build(server, "gone")
         assert names(own_lab, "Logical_Switch")
     nowhere = f"unix:{tmp_path}/nothing.sock"
     with serving(own_lab, tmp_path, FAIRLEAD_OVN_NORTHBOUND=nowhere) as server:
         assert server.client.delete(f"{LBS}/{identity}").status_code == 204
-        late = server.make(NETWORKS, "network", name="late")
+        late = server.create(NETWORKS, "network", name="late")
         assert server.fairlead("plan")[0] == 1
     with serving(own_lab, tmp_path) as server:
         wait_equal(lambda: server.fairlead("plan")[0], 0)
@@ -88,10 +98,10 @@ def test_what_was_deleted_while_ovn_was_away_goes_when_it_is_back(own_lab: Lab, 
         tear_down(server)
 
 
-def test_somebody_elses_change_of_our_row_is_undone(own_lab: Lab, tmp_path: Path):
+def test_drift_of_a_managed_row_is_reverted(own_lab: Lab, tmp_path: Path):
     with serving(own_lab, tmp_path) as server:
         identity = build(server, "mine")
-        listener = server.make(
+        listener = server.create(
             "/load-balancer/v2.0/lbaas/listeners",
             "listener",
             loadbalancer_id=identity,
@@ -105,13 +115,13 @@ def test_somebody_elses_change_of_our_row_is_undone(own_lab: Lab, tmp_path: Path
         tear_down(server)
 
 
-def test_a_removed_member_is_forgotten_when_its_time_is_over_and_what_drains_can_be_read(own_lab: Lab, tmp_path: Path):
+def test_removed_member_is_shown_as_draining_until_the_drain_timeout(own_lab: Lab, tmp_path: Path):
     with serving(own_lab, tmp_path, FAIRLEAD_OVN_DRAIN_TIMEOUT="2") as server:
         identity = build(server, "parting")
         pool = {"name": "pool", "protocol": "TCP", "lb_algorithm": "ROUND_ROBIN"}
         listener = {"loadbalancer_id": identity, "protocol": "TCP", "protocol_port": 80, "default_pool": pool}
-        members = f"{POOLS}/{server.make(LISTENERS, 'listener', **listener)['default_pool_id']}/members"
-        one, _ = (server.make(members, "member", address=f"10.0.0.{each}", protocol_port=80) for each in (101, 102))
+        members = f"{POOLS}/{server.create(LISTENERS, 'listener', **listener)['default_pool_id']}/members"
+        one, _ = (server.create(members, "member", address=f"10.0.0.{each}", protocol_port=80) for each in (101, 102))
         assert server.client.delete(f"{members}/{one['id']}").status_code == 204
         wait_until(lambda: f"{identity}-tcp-parting" in names(own_lab, "Load_Balancer"))
         assert "10.0.0.101:80" in server.fairlead("show", identity)[1]
@@ -121,7 +131,7 @@ def test_a_removed_member_is_forgotten_when_its_time_is_over_and_what_drains_can
         tear_down(server)
 
 
-def test_rows_of_others_are_left_alone(own_lab: Lab, tmp_path: Path):
+def test_unmanaged_rows_are_left_unchanged(own_lab: Lab, tmp_path: Path):
     own_lab.exec("central", ["ovn-nbctl", "ls-add", "theirs", "--", "lb-add", "their-lb", "10.9.9.9:80", "10.9.9.1:80"])
     with serving(own_lab, tmp_path) as server:
         build(server, "ours")
@@ -132,12 +142,12 @@ def test_rows_of_others_are_left_alone(own_lab: Lab, tmp_path: Path):
     own_lab.exec("central", ["ovn-nbctl", "ls-del", "theirs", "--", "lb-del", "their-lb"])
 
 
-def test_of_two_servers_one_writes_and_the_other_takes_over(own_lab: Lab, tmp_path: Path):
+def test_standby_server_takes_over_when_the_leader_is_killed(own_lab: Lab, tmp_path: Path):
     with serving(own_lab, tmp_path) as first, serving(own_lab, tmp_path) as second:
         through_second = build(second, "both")
         first.wait_for(through_second, "ACTIVE")
         first.kill()
-        network = second.make(NETWORKS, "network", name="after")
+        network = second.create(NETWORKS, "network", name="after")
         wait_until(lambda: network["id"] in names(own_lab, "Logical_Switch"))
         second.wait_for(through_second, "ACTIVE")
         tear_down(second)
@@ -148,7 +158,7 @@ class Writer:
     """One of several concurrent writers of a load balancer, with its acknowledged changes and its errors."""
 
     number: int
-    server: Server
+    server: FairleadProcess
     pool: str
     balancer: str
     weights: dict[str, int] = field(default_factory=dict)
@@ -225,13 +235,11 @@ def backends(lab: Lab, balancer: str) -> set[str]:
 
 
 @pytest.mark.extended
-def test_writers_to_both_of_two_servers_lose_no_update_and_the_other_takes_over_when_the_one_that_writes_dies(
-    own_lab: Lab, tmp_path: Path
-):
+def test_concurrent_writers_to_two_servers_lose_no_update_through_a_failover(own_lab: Lab, tmp_path: Path):
     with serving(own_lab, tmp_path) as first, serving(own_lab, tmp_path) as second:
         balancer = build(first, "shared")
-        listener = first.make(LISTENERS, "listener", loadbalancer_id=balancer, protocol="TCP", protocol_port=80)
-        pool = first.make(POOLS, "pool", listener_id=listener["id"], protocol="TCP", lb_algorithm="ROUND_ROBIN")["id"]
+        listener = first.create(LISTENERS, "listener", loadbalancer_id=balancer, protocol="TCP", protocol_port=80)
+        pool = first.create(POOLS, "pool", listener_id=listener["id"], protocol="TCP", lb_algorithm="ROUND_ROBIN")["id"]
         wait_equal(lambda: second.client.get(f"{POOLS}/{pool}").status_code, 200)
         writers = [
             Writer(number=number, server=(first, second)[number % 2], pool=pool, balancer=balancer)
@@ -243,7 +251,7 @@ def test_writers_to_both_of_two_servers_lose_no_update_and_the_other_takes_over_
                 lambda: sum(writer.acknowledged for writer in writers),
                 is_enough=lambda found: found > WRITERS * ROUNDS / 2,
             )
-            with breaking(own_lab) as northbound:
+            with unreliable_northbound(own_lab) as northbound:
                 northbound.kill()
                 wait_until(lambda: not first.is_ready() and not second.is_ready())
                 northbound.start()
@@ -268,12 +276,12 @@ def test_writers_to_both_of_two_servers_lose_no_update_and_the_other_takes_over_
         unsure = {thing for writer in writers for thing in writer.unsure}
         assert found.keys() <= {address for writer in writers for address in writer.weights} | unsure
         assert len(found) == len(members), "a member was made twice"
-        wait_until(other.has_nothing_to_do)
+        wait_until(other.is_idle)
         assert backends(own_lab, balancer) == set(found)
         refused = [code for writer in writers for code in writer.refusals]
         assert len(refused) < WRITERS * ROUNDS / 10, refused
         with serving(own_lab, tmp_path) as fresh:
-            wait_until(fresh.has_nothing_to_do)
+            wait_until(fresh.is_idle)
         tear_down(other)
 
 
@@ -282,7 +290,7 @@ def still_wanted(addresses: set[str], writers: list[Writer]) -> set[str]:
     return {address for writer in writers for address in addresses & (writer.weights.keys() - writer.unsure)}
 
 
-def test_the_operators_commands(own_lab: Lab, tmp_path: Path):
+def test_show_and_plan_commands_report_the_state(own_lab: Lab, tmp_path: Path):
     with serving(own_lab, tmp_path) as server:
         identity = build(server, "shown")
         code, said = server.fairlead("show", identity)
@@ -296,7 +304,7 @@ def test_the_operators_commands(own_lab: Lab, tmp_path: Path):
         tear_down(server)
 
 
-def test_behind_a_password_the_stock_client_works_and_sees_its_project_only(own_lab: Lab, tmp_path: Path):
+def test_stock_client_works_with_password_authentication(own_lab: Lab, tmp_path: Path):
     users = tmp_path / "users"
     hashed = {name: bcrypt.hashpw(f"{name}-secret".encode(), bcrypt.gensalt(4)).decode() for name in ("ann", "eve")}
     users.touch(mode=0o600)
@@ -320,7 +328,7 @@ def test_behind_a_password_the_stock_client_works_and_sees_its_project_only(own_
         assert [secret for secret in ("ann-secret", "eve-secret", *hashed.values()) if secret in log] == []
 
 
-def test_behind_a_password_an_agent_needs_a_role(own_lab: Lab, tmp_path: Path):
+def test_agent_needs_the_service_role_with_password_authentication(own_lab: Lab, tmp_path: Path):
     secret = bcrypt.hashpw(b"told-secret", bcrypt.gensalt(rounds=4)).decode()
     roles = (("node", "service:chassis1"), ("ann", "member"), ("eve", "admin"))
     users = (f"{name}:{secret}:p:{role}" for name, role in roles)
@@ -357,7 +365,7 @@ def test_behind_a_password_an_agent_needs_a_role(own_lab: Lab, tmp_path: Path):
         assert "told-secret" not in server.log.read_text() + "".join(said.values())
 
 
-def tear_down_as(server: Server, credentials: tuple[str, str]) -> None:
+def tear_down_as(server: FairleadProcess, credentials: tuple[str, str]) -> None:
     os.environ["FAIRLEAD_USER"], os.environ["FAIRLEAD_PASSWORD"] = credentials
     try:
         tear_down(server)
@@ -365,7 +373,7 @@ def tear_down_as(server: Server, credentials: tuple[str, str]) -> None:
         del os.environ["FAIRLEAD_USER"], os.environ["FAIRLEAD_PASSWORD"]
 
 
-def openstack(server: Server, user: str, password: str, *argv: str) -> tuple[int, str]:
+def openstack(server: FairleadProcess, user: str, password: str, *argv: str) -> tuple[int, str]:
     """Exit code and output of the unmodified command, configured by its environment alone."""
     flags = ["-f", "json"] if argv[1] in ("create", "list") else []
     done = subprocess.run(
@@ -388,7 +396,7 @@ def openstack(server: Server, user: str, password: str, *argv: str) -> tuple[int
 
 
 @pytest.mark.extended
-def test_the_demo(machine: None):
+def test_demo_of_the_readme_succeeds(machine: None):
     """The demo of the README succeeds, and leaves a lab, which is taken down."""
     name, demo = lab_name("demo"), Path(__file__).parent.parent.parent / "scripts" / "demo.py"
     try:

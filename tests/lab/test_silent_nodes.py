@@ -14,9 +14,9 @@ import pytest
 
 from fairlead.lab import Lab, Protocol, Traffic, agents, processes
 from fairlead.lab.chassis import UPLINK
-from fairlead.lab.load import Load, LoadResult, Running, Target
+from fairlead.lab.load import Load, LoadResult, RunningLoad, Target
 from harness.lab.members import end_process, start_process, wait_members
-from harness.lab.site import Balancer, Site, open_site
+from harness.lab.site import CreatedBalancer, LabSite, open_site
 from harness.waiting import wait_equal, wait_until
 
 pytestmark = [pytest.mark.lab, pytest.mark.extended]
@@ -33,7 +33,7 @@ KINDS = (
 
 
 @pytest.fixture(scope="module")
-def site(lab: Lab) -> Iterator[Site]:
+def site(lab: Lab) -> Iterator[LabSite]:
     site = open_site(lab, FAIRLEAD_HEALTH_PROBER="agents")
     for tenant in ("cedar", "yew"):
         site.network(tenant, "10.0.0.0/24", "fd00:a::/64")
@@ -48,7 +48,7 @@ def site(lab: Lab) -> Iterator[Site]:
 
 
 @pytest.fixture(scope="module")
-def nodes(site: Site) -> Iterator[dict[str, agents.Agent]]:
+def nodes(site: LabSite) -> Iterator[dict[str, agents.Agent]]:
     started = {
         each.chassis: each for each in agents.start(site.lab.layout, site.url, agents.settings(heartbeat=HEARTBEAT))
     }
@@ -58,7 +58,7 @@ def nodes(site: Site) -> Iterator[dict[str, agents.Agent]]:
 
 
 @pytest.fixture(scope="module")
-def balancers(site: Site, nodes: object) -> Iterator[tuple[Balancer, ...]]:
+def balancers(site: LabSite, nodes: object) -> Iterator[tuple[CreatedBalancer, ...]]:
     with ExitStack() as stack:
         found = [
             stack.enter_context(
@@ -78,7 +78,7 @@ def balancers(site: Site, nodes: object) -> Iterator[tuple[Balancer, ...]]:
 
 
 @contextmanager
-def asking(site: Site, balancers: tuple[Balancer, ...], seconds: float) -> Iterator[list[Running]]:
+def asking(site: LabSite, balancers: tuple[CreatedBalancer, ...], seconds: float) -> Iterator[list[RunningLoad]]:
     """Clients of both tenants that open connections to their own load balancers, on both chassis."""
     with ExitStack() as stack:
         running = []
@@ -90,7 +90,7 @@ def asking(site: Site, balancers: tuple[Balancer, ...], seconds: float) -> Itera
         yield running
 
 
-def wait_served(site: Site, balancers: tuple[Balancer, ...]) -> None:
+def wait_served(site: LabSite, balancers: tuple[CreatedBalancer, ...]) -> None:
     """Wait until each tenant's client reaches only the second machine, by the flows of its own chassis."""
     for (tenant, _, protocol, _), each in zip(KINDS, balancers, strict=True):
         traffic = Traffic(to=each.vip, port=80, protocol=protocol, count=24, concurrency=12, timeout=3)
@@ -101,30 +101,30 @@ def wait_served(site: Site, balancers: tuple[Balancer, ...]) -> None:
         )
 
 
-def results(running: list[Running]) -> list[LoadResult]:
+def results(running: list[RunningLoad]) -> list[LoadResult]:
     return [each.stop() for each in running]
 
 
-def table(site: Site) -> dict[tuple[str, str], Mapping[str, Any]]:
+def table(site: LabSite) -> dict[tuple[str, str], Mapping[str, Any]]:
     rows = httpx.get(f"{site.url}/operator/health").json()["health"]
     return {(row["owner"], row["member"]): row for row in rows}
 
 
-def seen_by(site: Site, chassis: str, status: str, *names: str) -> bool:
+def seen_by(site: LabSite, chassis: str, status: str, *names: str) -> bool:
     rows = [row for (_, member), row in table(site).items() if member in names]
     return bool(rows) and all((row["prober"], row["status"]) == (chassis, status) for row in rows)
 
 
-def turns(site: Site, since: int) -> int:
+def turns(site: LabSite, since: int) -> int:
     """Number of changes between up and down in the server's log."""
     return site.service.log.read_text()[since:].count("that are down: ")
 
 
-def mark(site: Site) -> int:
+def mark(site: LabSite) -> int:
     return len(site.service.log.read_text())
 
 
-def cover_ports(site: Site) -> list[str]:
+def cover_ports(site: LabSite) -> list[str]:
     names = site.lab.exec("central", ["ovn-nbctl", "--bare", "--columns=name", "list", "Logical_Switch_Port"])
     return [each for each in names.split() if each.startswith("cover-")]
 
@@ -146,8 +146,8 @@ def without_power(lab: Lab, chassis: str) -> Iterator[None]:
             os.kill(pid, signal.SIGCONT)
 
 
-def test_a_node_that_loses_its_power_takes_its_members_with_it(
-    site: Site, nodes: dict[str, agents.Agent], balancers: tuple[Balancer, ...]
+def test_members_on_a_node_without_power_are_down_until_the_node_returns(
+    site: LabSite, nodes: dict[str, agents.Agent], balancers: tuple[CreatedBalancer, ...]
 ):
     begun = mark(site)
     with without_power(site.lab, "chassis2"):
@@ -164,13 +164,13 @@ def test_a_node_that_loses_its_power_takes_its_members_with_it(
     wait_until(lambda: seen_by(site, "chassis2", "ONLINE", "cedar1", "yew1"), "the node has its own")
     wait_until(lambda: not cover_ports(site), "the ports of covers go")
     assert turns(site, begun) == 8, "somebody came or went twice"
-    failed = [each for found in after for each in found.broken]
+    failed = [each for found in after for each in found.failed]
     assert failed == []
 
 
 @pytest.mark.parametrize("how", ["killed", "frozen"])
-def test_a_node_that_loses_its_agent_alone_takes_nobody_with_it(
-    site: Site, nodes: dict[str, agents.Agent], balancers: tuple[Balancer, ...], how: str
+def test_killed_or_frozen_agent_marks_no_member_down(
+    site: LabSite, nodes: dict[str, agents.Agent], balancers: tuple[CreatedBalancer, ...], how: str
 ):
     agent, begun = nodes["chassis2"], mark(site)
     with asking(site, balancers, 300) as running:
@@ -179,7 +179,7 @@ def test_a_node_that_loses_its_agent_alone_takes_nobody_with_it(
             agent.process.wait()
         wait_until(lambda: seen_by(site, "chassis1", "ONLINE", "cedar1", "yew1"), "the other one covers")
         assert len(cover_ports(site)) == 2
-        broken = [each for found in results(running) for each in found.broken]
+        broken = [each for found in results(running) for each in found.failed]
     assert turns(site, begun) == 0
     assert broken == []
     end_process(site, "cedar1")
@@ -199,7 +199,7 @@ def test_a_node_that_loses_its_agent_alone_takes_nobody_with_it(
     site.lab.wait_synced()
 
 
-def test_a_member_at_nobodys_port_is_probed_by_one_node(site: Site, nodes: dict[str, agents.Agent]):
+def test_member_address_without_an_ovn_port_is_probed_by_one_node(site: LabSite, nodes: dict[str, agents.Agent]):
     """A machine has a second address without a port in OVN."""
     network = site.cloud.network.find_network("cedar", ignore_missing=False)
     port = site.cloud.network.find_port("cedar2", network_id=network.id)
@@ -232,9 +232,9 @@ def test_a_member_at_nobodys_port_is_probed_by_one_node(site: Site, nodes: dict[
     site.cloud.network.update_port(port, port_security_enabled=True)
 
 
-def state(site: Site, member: str) -> str:
+def state(site: LabSite, member: str) -> str:
     return next((row["status"] for (_, name), row in table(site).items() if name == member), "")
 
 
-def wait_for_members(site: Site) -> dict[str, str]:
+def wait_for_members(site: LabSite) -> dict[str, str]:
     return {f"{owner} {member}": row["status"] for (owner, member), row in table(site).items()}

@@ -10,8 +10,8 @@ import pytest
 
 from fairlead.lab import Lab, Traffic
 from fairlead.lab.layout import workload_device
-from harness.lab.holder import Holder, holding
-from harness.lab.site import PORT, Balancer, Site, open_site
+from harness.lab.holder import ConnectionHolder, holding
+from harness.lab.site import PORT, CreatedBalancer, LabSite, open_site
 from harness.waiting import wait_equal
 
 pytestmark = [pytest.mark.lab, pytest.mark.extended]
@@ -25,7 +25,7 @@ NEIGHBOURS = re.compile(r"\btable=(66|67),")
 
 
 @pytest.fixture(scope="module")
-def site(lab: Lab) -> Iterator[Site]:
+def site(lab: Lab) -> Iterator[LabSite]:
     site = open_site(lab)
     site.network("slots", "10.0.0.0/24", "fd00:5::/64")
     site.machines("slots", {name: f"chassis{1 + place % 2}" for place, name in enumerate(MEMBERS)}, serve=[PORT])
@@ -37,7 +37,7 @@ def site(lab: Lab) -> Iterator[Site]:
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_a_random_sequence_breaks_no_connection_and_moves_no_key_of_a_survivor(site: Site, seed: int):
+def test_random_member_changes_break_no_connection_and_move_no_other_key(site: LabSite, seed: int):
     """Each step adds, removes, drains or re-weights one member.
 
     Open connections stay with their member unless it is removed. New ones from the same ports go to the previous
@@ -64,7 +64,7 @@ def test_a_random_sequence_breaks_no_connection_and_moves_no_key_of_a_survivor(s
             held = [(holder, open_more(holder, names, serving)) for holder, names in held]
 
 
-def test_deaths_and_drains_in_two_families_move_no_key_of_a_survivor(site: Site):
+def test_failures_and_drains_over_both_ip_versions_move_no_other_key(site: LabSite):
     """Six members of IPv4 and six of IPv6, with a monitor, drain, fail and recover in turn.
 
     One drains in the other family, three fail and recover in another order, one drains and returns. The output lists
@@ -91,7 +91,7 @@ def test_deaths_and_drains_in_two_families_move_no_key_of_a_survivor(site: Site)
 DEATHS = [("dies", 1), ("dies", 2), ("dies", 0), ("returns", 2), ("returns", 0), ("returns", 1)]
 
 
-def plug_in(site: Site, balancer: Balancer, name: str, lives: bool) -> None:
+def plug_in(site: LabSite, balancer: CreatedBalancer, name: str, lives: bool) -> None:
     """Unbind or bind the port, as when a virtual machine stops or starts; wait for the API's status and all flows."""
     workload = site.lab.workload(name)
     port = ["external_ids", "iface-id"] if not lives else [f'external_ids:iface-id="{workload.port_id}"']
@@ -104,7 +104,7 @@ def plug_in(site: Site, balancer: Balancer, name: str, lives: bool) -> None:
 
 
 @contextmanager
-def two_families(site: Site) -> Iterator[Balancer]:
+def two_families(site: LabSite) -> Iterator[CreatedBalancer]:
     monitor = {"type": "TCP", "delay": 1, "timeout": 1, "max_retries": 1, "max_retries_down": 1}
     more = {"additional_vips": [{"subnet_id": site.subnet("slots-v6").id}], "lb_algorithm": "SOURCE_IP_PORT"}
     with site.balancer("slots-v4", MEMBERS, **more) as balancer:
@@ -122,7 +122,7 @@ def two_families(site: Site) -> Iterator[Balancer]:
         yield balancer
 
 
-def change_one(site: Site, balancer: Balancer, random: Random, weights: dict[str, int]) -> str:
+def change_one(site: LabSite, balancer: CreatedBalancer, random: Random, weights: dict[str, int]) -> str:
     """Change one member through the API and in `weights`, and return its name. At least two members keep serving."""
     serving = [name for name, weight in weights.items() if weight]
     spare = [name for name in MEMBERS if name not in weights]
@@ -144,19 +144,19 @@ def change_one(site: Site, balancer: Balancer, random: Random, weights: dict[str
     return who
 
 
-def open_more(holder: Holder, names: dict[int, str], serving: set[str]) -> dict[int, str]:
+def open_more(holder: ConnectionHolder, names: dict[int, str], serving: set[str]) -> dict[int, str]:
     opened = holder.open(3)
     assert {name for port, name in opened.items() if port not in names} <= serving
     return opened
 
 
-def check_held(held: list[tuple[Holder, dict[int, str]]], weights: dict[str, int]) -> None:
+def check_held(held: list[tuple[ConnectionHolder, dict[int, str]]], weights: dict[str, int]) -> None:
     for holder, before in held:
-        now = holder.ask()
+        now = holder.exchange_all()
         assert [port for port, name in before.items() if name in weights and now[port] != name] == []
 
 
-def ask_keys(site: Site, balancer: Balancer, first: int) -> dict[int, str]:
+def ask_keys(site: LabSite, balancer: CreatedBalancer, first: int) -> dict[int, str]:
     """Member of each key, which is a source port of one client."""
     traffic = Traffic(to=balancer.vip, port=80, count=KEYS, concurrency=8, source_port_from=first)
     result = site.lab.traffic("watcher1", traffic)
@@ -165,7 +165,7 @@ def ask_keys(site: Site, balancer: Balancer, first: int) -> dict[int, str]:
 
 
 @pytest.mark.parametrize("count", [2, 5])
-def test_flows_do_not_grow_with_connections(site: Site, count: int):
+def test_datapath_flows_do_not_grow_with_connections(site: LabSite, count: int):
     """One datapath flow per bucket, some per member, and some common ones. OpenFlow's flows do not change."""
     with site.balancer("slots-v4", MEMBERS[:count]) as balancer:
         vips = site.lab.exec("central", ["ovn-nbctl", "get", "Load_Balancer", f"{balancer.id}-tcp", "vips"])
@@ -189,7 +189,7 @@ def count_openflow(lab: Lab) -> list[str]:
     return found
 
 
-def count_datapath(site: Site, balancer: Balancer, connections: int) -> int:
+def count_datapath(site: LabSite, balancer: CreatedBalancer, connections: int) -> int:
     """Number of IPv4 datapath flows on both nodes after so many connections, starting without any.
 
     Flows to the source of probes are left out: a member answers a deleted monitor's probe repeatedly for a minute,

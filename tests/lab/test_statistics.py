@@ -8,7 +8,7 @@ from openstack.exceptions import HttpException
 
 from fairlead.lab import Lab, Protocol, Traffic, agents
 from fairlead.lab.service import Service, start, stop
-from harness.lab.site import PATIENCE, PORT, Balancer, Site, open_site
+from harness.lab.site import ACTIVE_TIMEOUT, PORT, CreatedBalancer, LabSite, open_site
 from harness.waiting import wait_equal, wait_until
 
 pytestmark = [pytest.mark.lab, pytest.mark.ovn]
@@ -25,11 +25,11 @@ def restarted() -> Iterator[list[Service]]:
     yield servers
     for server in servers:
         assert server.process is not None
-        server.process.wait(timeout=PATIENCE)
+        server.process.wait(timeout=ACTIVE_TIMEOUT)
 
 
 @pytest.fixture(scope="module")
-def bare(lab: Lab, restarted: list[Service]) -> Iterator[Site]:
+def bare(lab: Lab, restarted: list[Service]) -> Iterator[LabSite]:
     """Members and `near` on ochre, `far` on mauve across a router."""
     site = open_site(lab, **COUNTED)
     site.network("ochre", "10.0.0.0/24", "fd00:a::/64")
@@ -45,28 +45,28 @@ def bare(lab: Lab, restarted: list[Service]) -> Iterator[Site]:
 
 
 @pytest.fixture(scope="module")
-def nodes(bare: Site) -> Iterator[dict[str, agents.Agent]]:
+def nodes(bare: LabSite) -> Iterator[dict[str, agents.Agent]]:
     """An agent on each chassis."""
     with bare.counting() as agents_:
         yield agents_
 
 
 @pytest.fixture(scope="module")
-def site(bare: Site, nodes: dict[str, agents.Agent]) -> Site:
+def site(bare: LabSite, nodes: dict[str, agents.Agent]) -> LabSite:
     return bare
 
 
-def figures(site: Site, balancer_id: str) -> Mapping[str, int]:
+def figures(site: LabSite, balancer_id: str) -> Mapping[str, int]:
     found = site.cloud.load_balancer.get_load_balancer_statistics(balancer_id)
     return {name: found[name] for name in FIELDS}
 
 
-def listener_figures(site: Site, listener_id: str) -> Mapping[str, int]:
+def listener_figures(site: LabSite, listener_id: str) -> Mapping[str, int]:
     found = site.cloud.load_balancer.get_listener_statistics(listener_id)
     return {name: found[name] for name in FIELDS}
 
 
-def expect(site: Site, balancer: Balancer, **wanted: int) -> None:
+def expect(site: LabSite, balancer: CreatedBalancer, **wanted: int) -> None:
     """Wait for these counters: a node reports every second, and the switch updates its statistics after it forwards."""
 
     def is_there() -> bool:
@@ -76,13 +76,13 @@ def expect(site: Site, balancer: Balancer, **wanted: int) -> None:
     wait_until(is_there, f"{wanted}; found {figures(site, balancer.id)}")
 
 
-def ask(site: Site, client: str, to: str, protocol: Protocol = Protocol.TCP, **more: Any) -> None:
+def ask(site: LabSite, client: str, to: str, protocol: Protocol = Protocol.TCP, **more: Any) -> None:
     traffic = {"to": to, "port": 80, "protocol": protocol, "count": 20, "concurrency": 5, **more}
     result = site.lab.traffic(client, Traffic(**traffic))
     assert result.errors == {}
 
 
-def test_without_an_agent_there_are_no_figures(bare: Site):
+def test_statistics_without_an_agent_return_501(bare: LabSite):
     with bare.balancer("ochre-v4", ["o1"]) as balancer:
         for find in (figures, listener_figures):
             with pytest.raises(HttpException, match="no compute node tells any") as refused:
@@ -92,7 +92,7 @@ def test_without_an_agent_there_are_no_figures(bare: Site):
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("version", [4, 6])
-def test_every_connection_is_counted_once(site: Site, protocol: Protocol, version: int):
+def test_every_connection_is_counted_once(site: LabSite, protocol: Protocol, version: int):
     """Clients are on both nodes, on the same switch and across a router."""
     members, kind = ["o1", "o2"], protocol.value.upper()
     with site.balancer(f"ochre-v{version}", members, protocol=kind, version=version) as balancer:
@@ -104,7 +104,7 @@ def test_every_connection_is_counted_once(site: Site, protocol: Protocol, versio
         assert figures(site, balancer.id) == listener_figures(site, balancer.listener)
 
 
-def received(site: Site, *clients: str) -> int:
+def received(site: LabSite, *clients: str) -> int:
     """Bytes of the frames received by these clients."""
     said = (site.lab.exec(each, ["cat", "/sys/class/net/eth0/statistics/rx_bytes"]) for each in clients)
     return sum(map(int, said))
@@ -112,7 +112,7 @@ def received(site: Site, *clients: str) -> int:
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("version", [4, 6])
-def test_what_clients_get_is_counted(site: Site, protocol: Protocol, version: int):
+def test_bytes_sent_to_clients_are_counted(site: LabSite, protocol: Protocol, version: int):
     """Answers are counted on each client's switch and on both nodes, and other traffic of members is not.
 
     Counters continue after a restart of the agent and a change of the pool's flows.
@@ -138,7 +138,7 @@ def test_what_clients_get_is_counted(site: Site, protocol: Protocol, version: in
             site.set_member(balancer, "o2", weight=weight)
 
 
-def test_what_each_chassis_decides_for_itself_is_counted(site: Site):
+def test_connections_with_chassis_locality_are_counted(site: LabSite):
     """With the option near, the switches' flows differ by chassis."""
     with site.balancer("ochre-v4", ["o1", "o2"], locality="CHASSIS") as balancer:
         expect(site, balancer, total_connections=0, bytes_in=0, active_connections=0, request_errors=0)
@@ -148,18 +148,18 @@ def test_what_each_chassis_decides_for_itself_is_counted(site: Site):
         assert 40 * 1000 < figures(site, balancer.id)["bytes_in"] < 40 * 2000
 
 
-def test_what_is_open_is_counted_while_it_is(site: Site):
+def test_active_connections_are_counted_while_open(site: LabSite):
     with site.balancer("ochre-v4", ["o1", "o2"]) as balancer:
         traffic = Traffic(to=balancer.vip, port=80)
         with site.lab.hold("close", traffic) as one, site.lab.hold("afar", traffic) as other:
-            assert one.ask("hello")
-            assert other.ask("hello")
+            assert one.exchange("hello")
+            assert other.exchange("hello")
             expect(site, balancer, active_connections=2, total_connections=2)
         expect(site, balancer, active_connections=0, total_connections=2)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_who_is_turned_away_is_an_error(site: Site, protocol: Protocol):
+def test_refused_connections_are_counted_as_request_errors(site: LabSite, protocol: Protocol):
     with site.balancer("ochre-v4", ["o1"], protocol=protocol.value.upper()) as balancer:
         ask(site, "close", balancer.vip, protocol, count=5)
         expect(site, balancer, total_connections=5, request_errors=0)
@@ -172,7 +172,7 @@ def test_who_is_turned_away_is_an_error(site: Site, protocol: Protocol):
         expect(site, balancer, total_connections=10, request_errors=7)
 
 
-def test_sums_outlive_a_change_of_the_members(site: Site):
+def test_counters_survive_member_changes(site: LabSite):
     """OVN replaces the flows with the counters."""
     with site.balancer("ochre-v4", ["o1", "o2"]) as balancer:
         for round_ in (1, 2, 3):
@@ -181,7 +181,7 @@ def test_sums_outlive_a_change_of_the_members(site: Site):
             site.set_member(balancer, "o2", weight=1 + round_)
 
 
-def test_a_load_balancer_is_the_sum_of_its_listeners(site: Site):
+def test_load_balancer_counters_are_the_sum_of_listener_counters(site: LabSite):
     with site.balancer("ochre-v4", ["o1", "o2"]) as balancer:
         second = site.cloud.load_balancer.create_listener(
             name="second",
@@ -198,7 +198,7 @@ def test_a_load_balancer_is_the_sum_of_its_listeners(site: Site):
         assert listener_figures(site, second.id)["total_connections"] == 7
 
 
-def test_a_listener_made_anew_begins_with_nothing(site: Site):
+def test_counters_of_a_recreated_listener_start_at_zero(site: LabSite):
     with site.balancer("ochre-v4", ["o1"]) as balancer:
         ask(site, "close", balancer.vip)
         expect(site, balancer, total_connections=20)
@@ -212,7 +212,7 @@ def test_a_listener_made_anew_begins_with_nothing(site: Site):
         expect(site, balancer, total_connections=3)
 
 
-def test_the_same_address_of_two_tenants_is_two_load_balancers(site: Site):
+def test_identical_vips_of_two_tenants_are_counted_separately(site: LabSite):
     made = {}
     for name, machine in (("twin1", "t1"), ("twin2", "t2")):
         site.network(name, "10.9.0.0/24")
@@ -244,7 +244,9 @@ def test_the_same_address_of_two_tenants_is_two_load_balancers(site: Site):
             site.lab.remove_workload(f"{machine}client")
 
 
-def test_sums_outlive_agents_and_the_server(site: Site, nodes: dict[str, agents.Agent], restarted: list[Service]):
+def test_counters_survive_agent_kills_and_a_server_restart(
+    site: LabSite, nodes: dict[str, agents.Agent], restarted: list[Service]
+):
     layout = site.lab.layout
     with site.balancer("ochre-v4", ["o1", "o2"]) as balancer:
         for client in ("close", "afar"):
@@ -263,7 +265,7 @@ def test_sums_outlive_agents_and_the_server(site: Site, nodes: dict[str, agents.
         expect(site, balancer, total_connections=55)
 
 
-def _answers(site: Site, balancer: Balancer) -> bool:
+def _answers(site: LabSite, balancer: CreatedBalancer) -> bool:
     try:
         return figures(site, balancer.id)["total_connections"] > 0
     except HttpException:

@@ -14,9 +14,9 @@ import httpx
 import pytest
 
 from fairlead.lab import Protocol
-from fairlead.lab.load import Load, Target, total
+from fairlead.lab.load import Load, Target, sum_results
 from harness.lab.labs import lab_of
-from harness.lab.site import PORT, Site, open_site
+from harness.lab.site import PORT, LabSite, open_site
 from harness.waiting import pause
 
 pytestmark = [pytest.mark.lab, pytest.mark.extended]
@@ -29,7 +29,7 @@ RATE, HELD = 40, 48
 
 @dataclass(frozen=True)
 class Scene:
-    site: Site
+    site: LabSite
     switches: tuple[str, str]
     router: str
 
@@ -70,7 +70,7 @@ class Stock:
     port: str
     vips: tuple[str, str]
 
-    def body(self, site: Site) -> dict[str, Any]:
+    def body(self, site: LabSite) -> dict[str, Any]:
         pools, listeners = [], []
         for protocol in ("TCP", "UDP"):
             members = [
@@ -128,7 +128,7 @@ def make_stock(scene: Scene) -> Stock:
     return Stock(identity, port.id, vips)
 
 
-def test_no_connection_fails_and_none_breaks_while_a_load_balancer_is_taken_over(scene: Scene):
+def test_takeover_from_the_stock_provider_breaks_no_connection(scene: Scene):
     lab = scene.site.lab
     stock = make_stock(scene)
     body = stock.body(scene.site)
@@ -145,8 +145,8 @@ def test_no_connection_fails_and_none_breaks_while_a_load_balancer_is_taken_over
         assert scene.rows_named(stock.id) == []
         pause(5)
         results = [each.stop() for each in running]
-    print(dict(total(results)), "sent again:", sum(len(result.again) for result in results))
-    assert [each for result in results for each in result.broken] == []
-    assert total(results)["held"] == HELD * len(CLIENTS)
+    print(dict(sum_results(results)), "sent again:", sum(len(result.retransmissions) for result in results))
+    assert [each for result in results for each in result.failed] == []
+    assert sum_results(results)["held"] == HELD * len(CLIENTS)
     assert {name for result in results for name in result.answers} == set(MEMBERS)
     scene.site.cloud.load_balancer.delete_load_balancer(stock.id, cascade=True)

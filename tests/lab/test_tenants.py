@@ -10,8 +10,8 @@ import pytest
 
 from fairlead.lab import Lab, Protocol, Traffic, TrafficResult
 from fairlead.lab.ports import Placement, workload_of_port
-from harness.lab.local_ips import NOWHERE, LocalIPs, Wood, made, watching
-from harness.lab.site import Site, open_site
+from harness.lab.local_ips import UNREACHABLE_RESULTS, LocalIPs, LocalIPSite, create_local_ips, with_clients
+from harness.lab.site import LabSite, open_site
 
 pytestmark = pytest.mark.lab
 
@@ -21,7 +21,7 @@ PREFIX = {4: "10.0.0.", 6: "fd00:a::"}
 PLACES = {"database": "chassis1", "client": "chassis2"}
 HOSTS = {"alice-database": "50", "alice-client": "51", "bob-database": "60", "bob-client": "61"}
 """Last part of each machine's address."""
-NOBODY = "192.0.2.0/24", "2001:db8:dead::/64"
+UNKNOWN_ID = "192.0.2.0/24", "2001:db8:dead::/64"
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Vip:
 
 
 @pytest.fixture(scope="module")
-def site(lab: Lab) -> Iterator[Site]:
+def site(lab: Lab) -> Iterator[LabSite]:
     """square is shared. alice and bob have a network and a router each, which has a port on square too."""
     site = open_site(lab)
     site.network("square", "10.5.0.0/24", "fd00:5::/64", is_shared=True, project_id="city")
@@ -45,7 +45,7 @@ def site(lab: Lab) -> Iterator[Site]:
         site.network(tenant, "10.0.0.0/24", "fd00:a::/64", project_id=tenant)
         router = site.cloud.network.create_router(name=tenant, project_id=tenant)
         for version in (4, 6):
-            site.join(router, f"{tenant}-v{version}")
+            site.add_interface(router, f"{tenant}-v{version}")
         door = site.cloud.network.create_port(network_id=network_id(site, "square"), name=f"{tenant}-door")
         site.cloud.network.add_interface_to_router(router, port_id=door.id)
         for kind, chassis in PLACES.items():
@@ -62,12 +62,12 @@ def site(lab: Lab) -> Iterator[Site]:
     site.close()
 
 
-def network_id(site: Site, name: str) -> str:
+def network_id(site: LabSite, name: str) -> str:
     found: str = site.cloud.network.find_network(name, ignore_missing=False).id
     return found
 
 
-def machine(site: Site, network: str, name: str, chassis: str, host: str, project: str | None = None) -> None:
+def machine(site: LabSite, network: str, name: str, chassis: str, host: str, project: str | None = None) -> None:
     """A machine that serves ports 8080 and 8081."""
     fixed = [
         {"subnet_id": subnet.id, "ip_address": str(subnet.cidr).split("0/24")[0].split("/64")[0] + host}
@@ -81,7 +81,7 @@ def machine(site: Site, network: str, name: str, chassis: str, host: str, projec
 
 
 @contextmanager
-def balanced(site: Site, *wanted: Vip, protocol: Protocol = Protocol.TCP) -> Iterator[list[str]]:
+def balanced(site: LabSite, *wanted: Vip, protocol: Protocol = Protocol.TCP) -> Iterator[list[str]]:
     """Create all these load balancers, and yield their addresses."""
     made = [site.cloud.load_balancer.create_load_balancer(**tree(site, vip, protocol)) for vip in wanted]
     try:
@@ -93,11 +93,11 @@ def balanced(site: Site, *wanted: Vip, protocol: Protocol = Protocol.TCP) -> Ite
             site.cloud.load_balancer.delete_load_balancer(each.id, cascade=True)
 
 
-def tree(site: Site, vip: Vip, protocol: Protocol) -> Mapping[str, Any]:
+def tree(site: LabSite, vip: Vip, protocol: Protocol) -> Mapping[str, Any]:
     word = protocol.value.upper()
     pool = {"name": "pool", "protocol": word, "lb_algorithm": "SOURCE_IP_PORT"}
     members = [{"address": address, "protocol_port": 8080} for address in vip.members]
-    nobody = NOBODY[":" in vip.members[0]]
+    nobody = UNKNOWN_ID[":" in vip.members[0]]
     listeners = [
         {"protocol": word, "protocol_port": port, "default_pool": {"name": "pool"}}
         | ({"allowed_cidrs": [nobody]} if port in vip.shut else {})
@@ -113,13 +113,15 @@ def tree(site: Site, vip: Vip, protocol: Protocol) -> Mapping[str, Any]:
     }
 
 
-def ask(site: Site, client: str, to: str, protocol: Protocol, port: int = 80) -> TrafficResult:
+def ask(site: LabSite, client: str, to: str, protocol: Protocol, port: int = 80) -> TrafficResult:
     return site.lab.traffic(client, Traffic(to=to, port=port, protocol=protocol, count=12, concurrency=6, timeout=10))
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("version", [4, 6])
-def test_a_vip_with_the_address_of_a_strangers_machine_takes_nothing(site: Site, version: int, protocol: Protocol):
+def test_vip_equal_to_another_tenants_machine_takes_no_traffic_of_that_tenant(
+    site: LabSite, version: int, protocol: Protocol
+):
     """Each tenant has a VIP with the address of the other's database. Traffic of both is unaffected."""
     prefix = PREFIX[version]
     alice, bob = (prefix + HOSTS[f"{tenant}-database"] for tenant in ("alice", "bob"))
@@ -138,7 +140,7 @@ def test_a_vip_with_the_address_of_a_strangers_machine_takes_nothing(site: Site,
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("version", [4, 6])
-def test_equal_vips_of_two_tenants(site: Site, version: int, protocol: Protocol):
+def test_clients_reach_their_own_tenants_vip_among_identical_ones(site: LabSite, version: int, protocol: Protocol):
     """Equal VIPs with equal subnets of members: each client reaches its own project's."""
     prefix = PREFIX[version]
     same = [
@@ -158,7 +160,9 @@ def test_equal_vips_of_two_tenants(site: Site, version: int, protocol: Protocol)
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("version", [4, 6])
-def test_vips_on_the_shared_network(site: Site, version: int, protocol: Protocol):
+def test_clients_on_a_shared_network_reach_only_members_on_that_network(
+    site: LabSite, version: int, protocol: Protocol
+):
     """Clients on square reach both tenants' VIPs there, and only members on square.
 
     bob's other member has the same address as alice's database. bob's own network reaches all his members.
@@ -175,28 +179,28 @@ def test_vips_on_the_shared_network(site: Site, version: int, protocol: Protocol
             assert ask(site, client, bobs, protocol).answers == {"bob-stall": 12}, client
         assert ask(site, "guest", alices, protocol).answers == {"alice-stall": 12}
         site.lab.exec("guest", ["ping", f"-{version}", "-c1", "-w30", bobs])
-        lead_home(site)
+        route_home(site)
         result = ask(site, "bob-client", bobs, protocol)
         assert (result.errors, set(result.answers)) == ({}, {"bob-stall", "bob-database"})
 
 
 @contextmanager
-def local_ips(site: Site, tenant: str, network: str) -> Iterator[LocalIPs]:
+def local_ips(site: LabSite, tenant: str, network: str) -> Iterator[LocalIPs]:
     """Local IPs at addresses that no machine has."""
     identity = network_id(site, network)
     addresses = [str(ip_network(subnet.cidr)[90]) for subnet in site.cloud.network.subnets(network_id=identity)]
     bodies = [{"project_id": tenant, "network_id": identity, "local_ip_address": each} for each in addresses]
-    with made(site, *bodies) as both:
+    with create_local_ips(site, *bodies) as both:
         yield both
 
 
 @pytest.fixture
-def wood(site: Site) -> Iterator[Wood]:
-    with watching(site, *HOSTS, "guest", "alice-stall", "bob-stall") as wood:
+def wood(site: LabSite) -> Iterator[LocalIPSite]:
+    with with_clients(site, *HOSTS, "guest", "alice-stall", "bob-stall") as wood:
         yield wood
 
 
-def test_equal_local_ips(site: Site, wood: Wood):
+def test_clients_reach_only_their_own_tenants_replica_of_identical_local_ips(site: LabSite, wood: LocalIPSite):
     """Each tenant's clients reach their own replica, and only if it exists."""
     with ExitStack() as stack:
         alices, bobs = (stack.enter_context(local_ips(site, tenant, tenant)) for tenant in ("alice", "bob"))
@@ -212,19 +216,19 @@ def test_equal_local_ips(site: Site, wood: Wood):
         wood.expect(alices.addresses, {"alice-client": "timeout", "bob-client": "bob-database"})
 
 
-def test_a_local_ip_of_a_guest(site: Site, wood: Wood):
+def test_local_ip_on_a_shared_network_serves_that_network_and_its_owner(site: LabSite, wood: LocalIPSite):
     """On square all machines reach it, beyond it only bob's own. alice's router forwards to no replica."""
     nobody = ["guest", "alice-client", "bob-database"]
-    lead_home(site)
+    route_home(site)
     with local_ips(site, "bob", "square") as bobs:
         bobs.associate("bob-stall")
         led = {"alice-stall": "bob-stall", "bob-client": "bob-stall"}
         wood.expect(bobs.addresses, {**led, **dict.fromkeys(nobody, "timeout")})
         bobs.change(fallback="reject")
-        wood.expect(bobs.addresses, {**led, "guest": NOWHERE, "bob-database": NOWHERE})
+        wood.expect(bobs.addresses, {**led, "guest": UNREACHABLE_RESULTS, "bob-database": UNREACHABLE_RESULTS})
 
 
-def lead_home(site: Site) -> None:
+def route_home(site: LabSite) -> None:
     """Add a route to bob's network on his stall."""
     door = site.cloud.network.find_port("bob-door", ignore_missing=False)
     for via in (each["ip_address"] for each in door.fixed_ips):

@@ -14,8 +14,8 @@ from openstack.exceptions import BadRequestException
 
 from fairlead.lab import Lab, agents
 from fairlead.lab.errors import CommandFailed
-from harness.certificates import Authority, Issued, key_pem
-from harness.lab.site import CURL, Balancer, Site, codes, open_site
+from harness.certificates import Authority, SignedCertificate, key_pem
+from harness.lab.site import CURL, CreatedBalancer, LabSite, codes, open_site
 from harness.waiting import wait_equal, wait_until
 
 pytestmark = [pytest.mark.lab]
@@ -41,23 +41,23 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("keys")
     (folder / "ca.pem").write_text(CA.pem)
     for name, issued in (("friend", FRIEND), ("gone", GONE), ("member", MEMBER), ("named", WEB)):
-        (folder / f"{name}.pem").write_text(issued.whole)
+        (folder / f"{name}.pem").write_text(issued.certificate_and_key)
     return folder
 
 
 @pytest.fixture(scope="module")
-def site(lab: Lab, keys: Path) -> Iterator[Site]:
+def site(lab: Lab, keys: Path) -> Iterator[LabSite]:
     site = open_site(lab, FAIRLEAD_KEYS_DIRECTORY=str(keys), **OPTIONS)
     site.network("alder", "10.0.0.0/24", "fd00:a::/64")
     site.machines("alder", {"oak": "chassis1", "elm": "chassis2"}, serve=[8080])
     site.machines("alder", {"asks": "chassis1", "asks2": "chassis2"})
     for name, content in {
-        "web.pem": WEB.whole,
+        "web.pem": WEB.certificate_and_key,
         "other.p12": OTHER.bundle,
         "ca.pem": CA.pem,
         "crl.pem": CA.revoke(GONE),
         "unfit.pem": WEB.pem + key_pem(OTHER.key),
-        "broken.pem": WEB.whole.replace("MI", "M!"),
+        "broken.pem": WEB.certificate_and_key.replace("MI", "M!"),
     }.items():
         put(site, keys, name, content)
     yield site
@@ -67,14 +67,14 @@ def site(lab: Lab, keys: Path) -> Iterator[Site]:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def nodes(site: Site) -> Iterator[None]:
+def nodes(site: LabSite) -> Iterator[None]:
     started = agents.start(site.lab.layout, site.url, agents.settings(renewal=1))
     yield
     for agent in started:
         agent.stop()
 
 
-def put(site: Site, keys: Path, name: str, content: str | bytes) -> None:
+def put(site: LabSite, keys: Path, name: str, content: str | bytes) -> None:
     """As an operator renews one: whole, in the place of what was there."""
     project = site.cloud.network.find_network("alder", ignore_missing=False).project_id
     path = keys / project / name
@@ -87,8 +87,8 @@ def put(site: Site, keys: Path, name: str, content: str | bytes) -> None:
 
 @contextmanager
 def secure(
-    site: Site, port: int = 8080, more: dict[str, object] | None = None, **listener: object
-) -> Iterator[Balancer]:
+    site: LabSite, port: int = 8080, more: dict[str, object] | None = None, **listener: object
+) -> Iterator[CreatedBalancer]:
     """A load balancer that ends TLS at 443 of a VIP of each IP version, before two members."""
     members = [{"address": site.address(each), "protocol_port": port} for each in ("oak", "elm")]
     pool = {"name": "p", "protocol": "HTTP", "lb_algorithm": "ROUND_ROBIN", "members": members, **(more or {})}
@@ -101,12 +101,14 @@ def secure(
     )
     try:
         site.settle(made.id)
-        yield Balancer(id=made.id, vip=made.vip_address, pool=made.pools[0]["id"], listener=made.listeners[0]["id"])
+        yield CreatedBalancer(
+            id=made.id, vip=made.vip_address, pool=made.pools[0]["id"], listener=made.listeners[0]["id"]
+        )
     finally:
         site.cloud.load_balancer.delete_load_balancer(made.id, cascade=True)
 
 
-def get(site: Site, keys: Path, vip: str, *more: str, client: str = "asks") -> tuple[str, str, str]:
+def get(site: LabSite, keys: Path, vip: str, *more: str, client: str = "asks") -> tuple[str, str, str]:
     """The code, the version of HTTP before its dot, and who answered. Raises CommandFailed."""
     host = f"[{vip}]" if ":" in vip else vip
     where = ("--cacert", str(keys / "ca.pem"), "--connect-to", f"::{host}:", "https://web.example/")
@@ -116,34 +118,34 @@ def get(site: Site, keys: Path, vip: str, *more: str, client: str = "asks") -> t
     return code, version[0], "".join(body)
 
 
-def code(site: Site, keys: Path, vip: str, *more: str, client: str = "asks") -> str:
+def code(site: LabSite, keys: Path, vip: str, *more: str, client: str = "asks") -> str:
     try:
         return get(site, keys, vip, *more, client=client)[0]
     except CommandFailed:
         return ""
 
 
-def serves(site: Site, keys: Path, balancer: Balancer, *more: str) -> None:
+def serves(site: LabSite, keys: Path, balancer: CreatedBalancer, *more: str) -> None:
     wait_equal(lambda: code(site, keys, balancer.vip, *more), "200")
 
 
-def shown(site: Site, vip: str, name: str) -> str:
+def shown(site: LabSite, vip: str, name: str) -> str:
     """The certificate that a client is shown who asks for this name, as openssl says it."""
     words = f"openssl s_client -connect {vip}:443 -servername {name} </dev/null 2>/dev/null | openssl x509 -noout"
     return site.lab.exec("asks", ["sh", "-c", f"{words} -subject -serial"])
 
 
-def folders(site: Site) -> dict[str, Path]:
+def folders(site: LabSite) -> dict[str, Path]:
     """Chassis -> where its proxies have their files."""
     names = [node.name for node in site.lab.status().chassis]
     return {each: site.lab.layout.directory / "fairlead" / f"agent-{each}.proxies" for each in names}
 
 
-def processes(site: Site) -> list[str]:
+def processes(site: LabSite) -> list[str]:
     return [each.read_text().split()[0] for folder in folders(site).values() for each in folder.glob("*/pid")]
 
 
-def test_tls_ends_at_the_proxy_for_each_version(site: Site, keys: Path):
+def test_tls_is_terminated_for_each_ip_and_http_version(site: LabSite, keys: Path):
     with secure(site) as balancer:
         serves(site, keys, balancer)
         sixth = site.cloud.load_balancer.get_load_balancer(balancer.id).additional_vips[0]["ip_address"]
@@ -153,14 +155,14 @@ def test_tls_ends_at_the_proxy_for_each_version(site: Site, keys: Path):
         assert code(site, keys, balancer.vip, client="asks2") == "200"  # by the proxy of another node
 
 
-def test_a_client_is_shown_the_certificate_of_the_name(site: Site, keys: Path):
+def test_sni_selects_the_certificate_of_the_requested_name(site: LabSite, keys: Path):
     with secure(site, sni_container_refs=["other.p12"]) as balancer:
         serves(site, keys, balancer)
         assert "CN = other.example" in shown(site, balancer.vip, "other.example")
         assert "CN = web.example" in shown(site, balancer.vip, "nobody.example")
 
 
-def test_clients_show_who_they_are(site: Site, keys: Path):
+def test_mandatory_client_authentication_rejects_missing_and_revoked_certs(site: LabSite, keys: Path):
     asked = {"client_ca_tls_container_ref": "ca.pem", "client_crl_container_ref": "crl.pem"}
     with secure(site, client_authentication="MANDATORY", **asked) as balancer:
         serves(site, keys, balancer, "--cert", str(keys / "friend.pem"))
@@ -168,7 +170,7 @@ def test_clients_show_who_they_are(site: Site, keys: Path):
         assert code(site, keys, balancer.vip, "--cert", str(keys / "gone.pem")) == ""
 
 
-def handshake(site: Site, vip: str, *more: str) -> str:
+def handshake(site: LabSite, vip: str, *more: str) -> str:
     """What openssl says of one, with the answer to a request; "" if there is none."""
     words = " ".join(("openssl s_client -ign_eof", "-connect", f"{vip}:443", "-servername web.example", *more))
     asked = r"printf 'GET / HTTP/1.1\r\nHost: web.example\r\nConnection: close\r\n\r\n'"
@@ -176,7 +178,7 @@ def handshake(site: Site, vip: str, *more: str) -> str:
     return told if " 200 OK" in told else ""
 
 
-def test_versions_ciphers_and_protocols_are_those_of_the_listener(site: Site, keys: Path):
+def test_tls_versions_ciphers_and_alpn_follow_the_listener(site: LabSite, keys: Path):
     fit, unfit = "ECDHE-ECDSA-AES128-GCM-SHA256", "ECDHE-ECDSA-AES256-GCM-SHA384"
     said = {"tls_versions": ["TLSv1.2"], "tls_ciphers": fit, "alpn_protocols": ["http/1.1"]}
     with secure(site, **said) as balancer:
@@ -198,7 +200,7 @@ def test_versions_ciphers_and_protocols_are_those_of_the_listener(site: Site, ke
 SUITE = "openssl s_client -connect {vip}:443 -alpn h2,http/1.1 </dev/null 2>&1 || true"
 
 
-def test_browsers_are_told_to_come_by_tls_alone(site: Site, keys: Path):
+def test_hsts_header_is_sent_with_its_options(site: LabSite, keys: Path):
     said = {"hsts_max_age": 3600, "hsts_include_subdomains": True, "hsts_preload": True}
     with secure(site, **said) as balancer:
         serves(site, keys, balancer)
@@ -214,7 +216,7 @@ RULES = {
 }
 
 
-def test_rules_look_at_the_certificates_of_clients_who_may_show_one(site: Site, keys: Path):
+def test_ssl_rules_match_optional_client_certificates(site: LabSite, keys: Path):
     """Who shows none comes in, who shows a revoked one does not."""
     asked = {"client_ca_tls_container_ref": "ca.pem", "client_crl_container_ref": "crl.pem"}
     policies = [
@@ -227,7 +229,7 @@ def test_rules_look_at_the_certificates_of_clients_who_may_show_one(site: Site, 
         assert where == {"friend": "https://rule.example/friend", "member": "https://rule.example/some", "gone": None}
 
 
-def leads(site: Site, keys: Path, balancer: Balancer, name: str) -> str | None:
+def leads(site: LabSite, keys: Path, balancer: CreatedBalancer, name: str) -> str | None:
     """Where a client with this certificate is led to; None if it is not let in."""
     shows = ("--cacert", f"{keys}/ca.pem", "--cert", f"{keys}/{name}.pem", "--connect-to", f"::{balancer.vip}:")
     words = ["curl", "-sS", "-m", "15", "-o", "/dev/null", "-w", "%{redirect_url}", *shows, "https://web.example/"]
@@ -238,7 +240,7 @@ def leads(site: Site, keys: Path, balancer: Balancer, name: str) -> str | None:
 
 
 @contextmanager
-def ending_tls(site: Site, keys: Path, name: str = "member") -> Iterator[None]:
+def ending_tls(site: LabSite, keys: Path, name: str = "member") -> Iterator[None]:
     """Both members, at SECURE, with the certificate in this file. Whoever comes has to show one too."""
     asks = f"-Verify 1 -verify_return_error -CAfile {keys}/ca.pem"
     served = f"openssl s_server -quiet -www -accept {SECURE} -cert {keys}/{name}.pem -key {keys}/{name}.pem {asks}"
@@ -252,7 +254,7 @@ def ending_tls(site: Site, keys: Path, name: str = "member") -> Iterator[None]:
             each.wait()
 
 
-def test_members_are_spoken_to_in_tls_and_have_to_be_of_the_authority(site: Site, keys: Path):
+def test_tls_members_need_a_certificate_of_the_ca_and_the_requested_name(site: LabSite, keys: Path):
     """And of the name that the client has asked for."""
     more = {"tls_enabled": True, "ca_tls_container_ref": "ca.pem", "tls_container_ref": "other.p12"}
     with ending_tls(site, keys), secure(site, SECURE, more) as balancer:
@@ -267,7 +269,7 @@ def test_members_are_spoken_to_in_tls_and_have_to_be_of_the_authority(site: Site
         serves(site, keys, balancer)
 
 
-def test_what_is_passed_through_ends_at_the_member(site: Site, keys: Path):
+def test_https_passthrough_terminates_tls_at_the_member(site: LabSite, keys: Path):
     """By a proxy too: the switch has no limits."""
     said = {"protocol": "HTTPS", "connection_limit": 100, "default_tls_container_ref": None}
     shows = ("--cacert", f"{keys}/ca.pem", "--cert", f"{keys}/friend.pem")
@@ -277,14 +279,14 @@ def test_what_is_passed_through_ends_at_the_member(site: Site, keys: Path):
         wait_equal(lambda: _printed(site, words), "200")
 
 
-def _printed(site: Site, words: list[str]) -> str:
+def _printed(site: LabSite, words: list[str]) -> str:
     try:
         return site.lab.exec("asks", words)
     except CommandFailed:
         return ""
 
 
-def test_a_renewal_is_served_without_a_failed_request(site: Site, keys: Path):
+def test_certificate_renewal_fails_no_request(site: LabSite, keys: Path):
     with secure(site) as balancer, ThreadPoolExecutor(1) as threads:
         serves(site, keys, balancer)
         before, first = shown(site, balancer.vip, "web.example"), processes(site)
@@ -292,28 +294,28 @@ def test_a_renewal_is_served_without_a_failed_request(site: Site, keys: Path):
         words = again(balancer.vip, keys / "ca.pem", 100)
         asking = threads.submit(site.lab.exec, "asks", ["sh", "-c", words])
         try:
-            put(site, keys, "web.pem", NEW.whole)
+            put(site, keys, "web.pem", NEW.certificate_and_key)
             new = f"{NEW.certificate.serial_number:X}"
             wait_until(lambda: new in shown(site, balancer.vip, "web.example"), "it is renewed")
             assert codes(asking.result()) == {"200": 100}
             assert processes(site) == first
         finally:
-            put(site, keys, "web.pem", WEB.whole)
+            put(site, keys, "web.pem", WEB.certificate_and_key)
 
 
-def test_what_can_be_read_no_more_is_served_on_and_said(site: Site, keys: Path):
+def test_unreadable_certificate_is_reported_and_the_previous_one_is_served(site: LabSite, keys: Path):
     with secure(site) as balancer:
         serves(site, keys, balancer)
         for broken in (WEB.pem, WEB.pem + key_pem(OTHER.key)):
             put(site, keys, "web.pem", broken)
             wait_equal(lambda: unreadable(site), 1)
             assert code(site, keys, balancer.vip) == "200"
-            put(site, keys, "web.pem", WEB.whole)
+            put(site, keys, "web.pem", WEB.certificate_and_key)
             wait_equal(lambda: unreadable(site), 0)
         assert "'web.pem' (certificate): the key does not fit" in site.service.log.read_text()
 
 
-def unreadable(site: Site) -> float:
+def unreadable(site: LabSite) -> float:
     lines = httpx.get(f"{site.url}/metrics").text.splitlines()
     return float(next(line for line in lines if line.startswith("fairlead_unreadable_keys ")).split()[1])
 
@@ -328,7 +330,7 @@ def unreadable(site: Site) -> float:
         ("/etc/ssl/private/its.pem", "name of a file"),
     ],
 )
-def test_what_cannot_be_served_is_refused_and_nothing_is_written(site: Site, reference: str, why: str):
+def test_unusable_certificate_reference_is_rejected_and_nothing_is_written(site: LabSite, reference: str, why: str):
     before = [each.id for each in site.cloud.load_balancer.load_balancers()]
     with (
         pytest.raises(BadRequestException, match=f"Could not retrieve certificate: .*{why}"),
@@ -338,7 +340,7 @@ def test_what_cannot_be_served_is_refused_and_nothing_is_written(site: Site, ref
     assert [each.id for each in site.cloud.load_balancer.load_balancers()] == before
 
 
-def test_another_project_cannot_name_it(site: Site, keys: Path):
+def test_certificate_of_another_project_cannot_be_referenced(site: LabSite, keys: Path):
     """The same reference is a file of its own there, or none."""
     network = site.cloud.network.create_network(name="birch", project_id="second")
     subnet = site.cloud.network.create_subnet(
@@ -359,7 +361,7 @@ def test_another_project_cannot_name_it(site: Site, keys: Path):
         balancers.delete_load_balancer(made.id, cascade=True)
 
 
-def test_keys_are_on_the_node_that_needs_them_and_nowhere_else(site: Site, keys: Path):
+def test_private_keys_are_stored_only_on_the_node_that_serves_the_listener(site: LabSite, keys: Path):
     with secure(site, sni_container_refs=["other.p12"]) as balancer:
         serves(site, keys, balancer)
         having = {name: list(folder.glob("*/secrets/*")) for name, folder in folders(site).items()}
@@ -379,16 +381,16 @@ def _files(folder: Path) -> Iterator[Path]:
         yield from (Path(parent, name).resolve() for name in names if Path(parent, name).is_file())
 
 
-def _has_key(path: Path, issued: Issued) -> bool:
+def _has_key(path: Path, issued: SignedCertificate) -> bool:
     line = key_pem(issued.key).splitlines()[1].encode()
     content = path.read_bytes()
     return line in content or json.dumps(line.decode()).encode() in content
 
 
-def _wal(site: Site) -> bytes:
+def _wal(site: LabSite) -> bytes:
     path = site.service.folder / "fairlead.db-wal"
     return path.read_bytes() if path.exists() else b""
 
 
-def _secrets(site: Site) -> list[Path]:
+def _secrets(site: LabSite) -> list[Path]:
     return [each for folder in folders(site).values() for each in folder.glob("*/secrets/*")]

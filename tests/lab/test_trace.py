@@ -8,7 +8,7 @@ import pytest
 
 from fairlead.cli.main import DIFFERENT, main
 from fairlead.lab import Lab
-from harness.lab.site import PORT, Balancer, Site, open_site
+from harness.lab.site import PORT, CreatedBalancer, LabSite, open_site
 
 pytestmark = pytest.mark.lab
 
@@ -17,7 +17,7 @@ FOREIGN = "10.0.0.78:8080"
 
 
 @pytest.fixture(scope="module")
-def site(lab: Lab) -> Iterator[Site]:
+def site(lab: Lab) -> Iterator[LabSite]:
     """Members and `near` on one network, `far` on another one across a router."""
     site = open_site(lab)
     site.network("trace-a", "10.0.0.0/24", "fd00:a::/64")
@@ -31,14 +31,14 @@ def site(lab: Lab) -> Iterator[Site]:
     site.close()
 
 
-class Operator:
+class TracingOperator:
     """Runs the command, and parses its output."""
 
-    def __init__(self, site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    def __init__(self, site: LabSite, capsys: pytest.CaptureFixture[str]) -> None:
         self._site = site
         self._capsys = capsys
 
-    def asks(self, client: str, to: str, *more: str, server: bool = True, code: int = 0) -> Any:
+    def run_trace(self, client: str, to: str, *more: str, server: bool = True, code: int = 0) -> Any:
         lab = self._site.lab
         words = ["trace", "--from", lab.workload(client).port_id, "--to", to, "--json", *more]
         words += ["--northbound", lab.northbound, "--southbound", lab.southbound]
@@ -51,24 +51,24 @@ def at(address: str, port: int = 80) -> str:
 
 
 @pytest.mark.parametrize("version", [4, 6])
-def test_the_load_balancer_its_listener_and_all_members_are_named(
-    site: Site, capsys: pytest.CaptureFixture[str], version: int
+def test_trace_names_the_load_balancer_the_listener_and_all_members(
+    site: LabSite, capsys: pytest.CaptureFixture[str], version: int
 ) -> None:
-    operator = Operator(site, capsys)
+    operator = TracingOperator(site, capsys)
     with site.balancer(f"trace-a-v{version}", MEMBERS, version=version) as balancer:
         site.set_member(balancer, "tr1", weight=3)
         site.lab.wait_synced()
         for client in ("tr-near", "tr-far"):
-            found = operator.asks(client, at(balancer.vip))
+            found = operator.run_trace(client, at(balancer.vip))
             expect_balanced(site, balancer, found, version)
-        silent = operator.asks("tr-near", at(balancer.vip), server=False)
+        silent = operator.run_trace("tr-near", at(balancer.vip), server=False)
         assert (silent["load_balancer"], silent["listener"]) == ({"id": balancer.id, "name": ""}, None)
-        assert operator.asks("tr-near", at(balancer.vip, 81), code=DIFFERENT)["outcome"] == "no listener"
-        echo = operator.asks("tr-far", balancer.vip, "--protocol", "icmp")
+        assert operator.run_trace("tr-near", at(balancer.vip, 81), code=DIFFERENT)["outcome"] == "no listener"
+        echo = operator.run_trace("tr-far", balancer.vip, "--protocol", "icmp")
         assert (echo["outcome"], echo["load_balancer"]) == ("answered", None)
 
 
-def expect_balanced(site: Site, balancer: Balancer, found: Any, version: int) -> None:
+def expect_balanced(site: LabSite, balancer: CreatedBalancer, found: Any, version: int) -> None:
     endpoints = {name: at(site.address(name, version), PORT) for name in MEMBERS}
     assert found["outcome"] == "balanced", found["trace"]
     assert (found["load_balancer"]["id"], found["listener"]["id"]) == (balancer.id, balancer.listener)
@@ -78,14 +78,16 @@ def expect_balanced(site: Site, balancer: Balancer, found: Any, version: int) ->
     assert balancer.id in found["summary"]
 
 
-def test_who_refuses_is_named(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
-    operator = Operator(site, capsys)
+def test_trace_names_allowed_cidrs_or_missing_members_as_the_cause(
+    site: LabSite, capsys: pytest.CaptureFixture[str]
+) -> None:
+    operator = TracingOperator(site, capsys)
     with site.balancer("trace-a-v4", MEMBERS) as balancer:
         site.cloud.load_balancer.update_listener(balancer.listener, allowed_cidrs=["192.0.2.0/24"])
         site.settle(balancer.id)
         site.lab.wait_synced()
         for server in (True, False):
-            found = operator.asks("tr-near", at(balancer.vip), server=server, code=DIFFERENT)
+            found = operator.run_trace("tr-near", at(balancer.vip), server=server, code=DIFFERENT)
             assert (found["outcome"], found["listener"]["id"]) == ("refused", balancer.listener)
             assert "dropped by allowed_cidrs of load balancer" in found["summary"]
         site.cloud.load_balancer.update_listener(balancer.listener, allowed_cidrs=None)
@@ -93,23 +95,23 @@ def test_who_refuses_is_named(site: Site, capsys: pytest.CaptureFixture[str]) ->
         for name in MEMBERS:
             site.set_member(balancer, name, admin_state_up=False)
         site.lab.wait_synced()
-        found = operator.asks("tr-far", at(balancer.vip), code=DIFFERENT)
+        found = operator.run_trace("tr-far", at(balancer.vip), code=DIFFERENT)
         assert (found["outcome"], found["load_balancer"]["id"]) == ("no member", balancer.id)
 
 
-def test_a_load_balancer_of_somebody_else_is_named_by_its_row(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
-    operator = Operator(site, capsys)
+def test_trace_names_an_unmanaged_load_balancer_by_its_row(site: LabSite, capsys: pytest.CaptureFixture[str]) -> None:
+    operator = TracingOperator(site, capsys)
     switch = site.cloud.network.find_network("trace-a").id
     backend = at(site.address("tr2"), 9)
     words = ("lb-add", "theirs", FOREIGN, backend, "--", "ls-lb-add", switch, "theirs")
     site.lab.exec("central", ("ovn-nbctl", *words))
     site.lab.wait_synced()
-    found = operator.asks("tr-near", FOREIGN)
+    found = operator.run_trace("tr-near", FOREIGN)
     assert (found["outcome"], found["load_balancer"], found["row"]["name"]) == ("balanced", None, "theirs")
     assert found["members"] == [{"endpoint": backend, "name": "", "slots": 1}]
     site.lab.exec("central", ("ovn-nbctl", "lb-del", "theirs"))
-    assert operator.asks("tr-near", at(site.address("tr1"), 9))["outcome"] == "delivered"
-    nobody = operator.asks("tr-far", "10.0.0.77:80", code=DIFFERENT)
+    assert operator.run_trace("tr-near", at(site.address("tr1"), 9))["outcome"] == "delivered"
+    nobody = operator.run_trace("tr-far", "10.0.0.77:80", code=DIFFERENT)
     assert nobody["outcome"] == "nobody", nobody["trace"]
 
 
@@ -122,15 +124,17 @@ def test_a_load_balancer_of_somebody_else_is_named_by_its_row(site: Site, capsys
         (["--from", "x", "--to", "10.0.0.1:80", "--via", "x"], 2, "'x' is not a valid IP address."),
     ],
 )
-def test_what_is_wrong_is_said(
-    site: Site, capsys: pytest.CaptureFixture[str], words: list[str], code: int, says: str
+def test_trace_reports_invalid_arguments(
+    site: LabSite, capsys: pytest.CaptureFixture[str], words: list[str], code: int, says: str
 ) -> None:
     databases = ["--northbound", site.lab.northbound, "--southbound", site.lab.southbound]
     assert main(["trace", *words, *databases]) == code
     assert says in capsys.readouterr().err
 
 
-def test_what_ovn_trace_does_not_know_is_said(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+def test_trace_reports_that_ovn_trace_ignores_chassis_specific_members(
+    site: LabSite, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Each chassis has its own choice of members, which the output must mention because ovn-trace finds no listener."""
     lab = site.lab
     with site.balancer("trace-a-v4", MEMBERS, locality="CHASSIS") as balancer:
@@ -140,8 +144,8 @@ def test_what_ovn_trace_does_not_know_is_said(site: Site, capsys: pytest.Capture
         assert f"chassis1 has a choice of its own for {balancer.vip}" in capsys.readouterr().err
 
 
-def test_the_shell_of_a_lab_says_where_ovn_is(
-    site: Site, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_trace_reads_database_addresses_from_the_lab_environment(
+    site: LabSite, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for line in site.service.openrc.read_text().splitlines():
         for name, _, value in (word.partition("=") for word in line.removeprefix("export ").split()):

@@ -16,11 +16,11 @@ import openstack.connection
 import pytest
 
 from fairlead.lab import ConnectionLost, Lab, Protocol, Traffic
-from fairlead.lab.load import Load, LoadResult, Running, Target, total
+from fairlead.lab.load import Load, LoadResult, RunningLoad, Target, sum_results
 from fairlead.lab.service import Service
-from harness.lab.northbound import Northd, breaking, monitoring
-from harness.lab.servers import Server, rows_of, serving
-from harness.lab.site import PORT, Balancer, Site
+from harness.lab.northbound import OvnNorthd, monitoring, unreliable_northbound
+from harness.lab.servers import FairleadProcess, rows_of, serving
+from harness.lab.site import PORT, CreatedBalancer, LabSite
 from harness.ports import free_port
 from harness.waiting import DEADLINE, pause, wait_until
 
@@ -36,37 +36,37 @@ CLIENTS = {"near1": "chassis1", "near2": "chassis2", "far1": "chassis1", "far2":
 KINDS = [(version, protocol) for version in (4, 6) for protocol in Protocol]
 ROUNDS = 5
 """Attempts until a change loses no packet: a defect loses one each time."""
-LEAST = 2000
+MIN_CONNECTIONS = 2000
 """Minimum number of connections opened or in use during a run."""
 
 
 @dataclass
-class Home:
+class ServerHost:
     """A store, and the server that uses it. Servers run one after the other."""
 
     lab: Lab
     folder: Path
     port: int
     stack: ExitStack
-    server: Server
+    server: FairleadProcess
     diary: list[str] = field(default_factory=list)
 
-    def start(self, port: int = 0, **options: str) -> Server:
+    def start(self, port: int = 0, **options: str) -> FairleadProcess:
         """Stop the current server if it still runs, and start another one."""
         self.stack.close()
         serve = serving(self.lab, self.folder, port=port or self.port, FAIRLEAD_OVN_OWNER_TAG="traffic", **options)
         self.server = self.stack.enter_context(serve)
         return self.server
 
-    def note(self, what: str) -> None:
+    def record(self, what: str) -> None:
         self.diary.append(what)
 
 
 @dataclass(frozen=True)
 class Scene:
-    home: Home
-    site: Site
-    balancers: Sequence[Balancer]
+    home: ServerHost
+    site: LabSite
+    balancers: Sequence[CreatedBalancer]
 
     def targets(self) -> tuple[Target, ...]:
         protocols = [protocol for _, protocol in KINDS]
@@ -96,8 +96,10 @@ def scene(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]
     with ExitStack() as stack:
         first = stack.enter_context(ExitStack())
         server = first.enter_context(serving(lab, folder, port=port, FAIRLEAD_OVN_OWNER_TAG="traffic"))
-        home = Home(lab=lab, folder=folder, port=port, stack=first, server=server)
-        site = Site(lab=lab, service=Service(url=server.url, folder=folder), cloud=connect(server.url), url=server.url)
+        home = ServerHost(lab=lab, folder=folder, port=port, stack=first, server=server)
+        site = LabSite(
+            lab=lab, service=Service(url=server.url, folder=folder), cloud=connect(server.url), url=server.url
+        )
         stack.callback(site.cloud.close)
         stack.callback(clear, site, home)
         site.network("blue", "10.0.0.0/24", "fd00:a::/64")
@@ -118,7 +120,7 @@ def scene(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]
         yield Scene(home=home, site=site, balancers=made)
 
 
-def clear(site: Site, home: Home) -> None:
+def clear(site: LabSite, home: ServerHost) -> None:
     """Delete everything, and assert that no row is left."""
     router = site.cloud.network.find_router("r1")
     for port in site.cloud.network.ports(device_id=router.id):
@@ -128,7 +130,7 @@ def clear(site: Site, home: Home) -> None:
         site.cloud.network.delete_port(port)
     for network in site.cloud.network.networks():
         site.cloud.network.delete_network(network)
-    wait_until(home.server.has_nothing_to_do)
+    wait_until(home.server.is_idle)
     assert rows_of(home.lab, "traffic") == {}
     assert home.lab.status().is_healthy, "a daemon of the lab ended by itself"
 
@@ -143,7 +145,7 @@ def connect(url: str) -> openstack.connection.Connection:
 
 
 @contextmanager
-def loaded(scene: Scene, *, rate: float, held: int, seconds: float) -> Iterator[list[Running]]:
+def loaded(scene: Scene, *, rate: float, held: int, seconds: float) -> Iterator[list[RunningLoad]]:
     """Load of all clients. `rate` and `held` are per client."""
     count = int(rate * seconds) + 1
     load = Load(targets=scene.targets(), rate=rate, count=count, held=held, seconds=seconds, timeout=30)
@@ -151,17 +153,17 @@ def loaded(scene: Scene, *, rate: float, held: int, seconds: float) -> Iterator[
         yield [stack.enter_context(scene.home.lab.load(client, load)) for client in CLIENTS]
 
 
-def check_nothing_broke(results: Sequence[LoadResult], home: Home, held: int) -> None:
+def check_no_failed_connections(results: Sequence[LoadResult], home: ServerHost, held: int) -> None:
     """Assert that no connection broke.
 
     While Open vSwitch changes a group, a first packet may be lost and sent again; `loses_no_packet` checks all other
     cases.
     """
-    print(total(results))
-    broken = sorted((each for result in results for each in result.broken), key=lambda each: each.at)
+    print(sum_results(results))
+    broken = sorted((each for result in results for each in result.failed), key=lambda each: each.at)
     assert broken == [], f"meanwhile: {home.diary}"
-    assert total(results)["held"] == held * len(CLIENTS)
-    assert total(results)["opened"] + total(results)["held"] >= LEAST
+    assert sum_results(results)["held"] == held * len(CLIENTS)
+    assert sum_results(results)["opened"] + sum_results(results)["held"] >= MIN_CONNECTIONS
 
 
 def loses_no_packet(scene: Scene, happens: Callable[[], None]) -> bool:
@@ -170,14 +172,14 @@ def loses_no_packet(scene: Scene, happens: Callable[[], None]) -> bool:
         happens()
         results = [each.stop() for each in running]
     check_broken(results)
-    return sum(len(result.again) for result in results) == 0
+    return sum(len(result.retransmissions) for result in results) == 0
 
 
 def check_broken(results: Sequence[LoadResult]) -> None:
-    assert [each for result in results for each in result.broken] == []
+    assert [each for result in results for each in result.failed] == []
 
 
-def test_a_load_sees_what_breaks(scene: Scene, lab: Lab):
+def test_load_detects_broken_connections(scene: Scene, lab: Lab):
     """Precondition of the other tests: the load detects broken connections."""
     with ExitStack() as stack:
         balancer = stack.enter_context(scene.site.balancer("blue-v4", ["m0"]))
@@ -185,7 +187,7 @@ def test_a_load_sees_what_breaks(scene: Scene, lab: Lab):
         load = Load(targets=(target,), rate=20, count=600, held=5, seconds=60, timeout=0.5, period=0.1)
         running = stack.enter_context(lab.load("near1", load))
         own = stack.enter_context(lab.hold("near1", Traffic(to=balancer.vip, port=80, timeout=3 * load.timeout)))
-        assert own.ask("before") == "m0 before"
+        assert own.exchange("before") == "m0 before"
         scene.site.cloud.load_balancer.delete_member(scene.site.member(balancer, "m0"), balancer.pool)
         scene.site.settle(balancer.id)
         refused = lab.traffic("near1", Traffic(to=balancer.vip, port=80))
@@ -193,38 +195,38 @@ def test_a_load_sees_what_breaks(scene: Scene, lab: Lab):
         lab.exec("m0", ["ip", "route", "add", "blackhole", scene.site.address("near1")])
         try:
             with pytest.raises(ConnectionLost):  # after three times the timeout of the load
-                own.ask("after")
+                own.exchange("after")
             result = running.stop()
         finally:
             lab.exec("m0", ["ip", "route", "delete", "blackhole", scene.site.address("near1")])
-    assert {each.kind for each in result.broken if not each.member} == {"refused"}
-    assert [each.member for each in result.broken if each.member] == ["m0"] * 5
+    assert {each.kind for each in result.failed if not each.member} == {"refused"}
+    assert [each.member for each in result.failed if each.member] == ["m0"] * 5
 
 
 @pytest.mark.extended
-def test_members_come_and_go_and_everything_is_killed_and_no_connection_notices(scene: Scene, lab: Lab, tmp_path: Path):
+def test_member_changes_kills_and_upgrades_break_no_connection(scene: Scene, lab: Lab, tmp_path: Path):
     """20 members are added and 20 removed; the server, OVN's database and northd are killed; a resync runs."""
     home, held = scene.home, 48
     with loaded(scene, rate=20, held=held, seconds=240) as running:
         for place in range(len(KINDS)):
-            home.note(f"the guest that was there at the start leaves pool {place}")
+            home.record(f"the guest that was there at the start leaves pool {place}")
             scene.remove(place, "g0")
         for change in range(CHANGES):
             place, name = change % len(KINDS), GUESTS[change // len(KINDS) % 2]
-            home.note(f"{name} joins pool {place}")
+            home.record(f"{name} joins pool {place}")
             scene.add(place, name)
-            home.note(f"{name} leaves pool {place}")
+            home.record(f"{name} leaves pool {place}")
             scene.remove(place, name)
-        for happens in (kill_the_server, look_at_everything, kill_the_database, kill_northd):
-            home.note(happens.__name__)
+        for happens in (kill_the_server, run_full_resync, kill_the_database, kill_northd):
+            home.record(happens.__name__)
             assert any(loses_no_packet(scene, partial(happens, scene)) for _ in range(ROUNDS)), happens
         with monitoring(lab, tmp_path) as monitor:
-            home.note("another configuration, and back")
+            home.record("another configuration, and back")
             assert any(loses_no_packet(scene, partial(upgrade, scene, tmp_path)) for _ in range(ROUNDS))
             assert monitor.writes() == []
-        pause(LEAST / 70)
+        pause(MIN_CONNECTIONS / 70)
         results = [each.stop() for each in running]
-    check_nothing_broke(results, home, held)
+    check_no_failed_connections(results, home, held)
     assert min(result.held.get("g0", 0) for result in results) > 0, "connections of the member that left go on"
     for place in range(len(KINDS)):
         scene.add(place, "g0")
@@ -233,25 +235,25 @@ def test_members_come_and_go_and_everything_is_killed_and_no_connection_notices(
 def kill_the_server(scene: Scene) -> None:
     scene.home.server.kill()
     wait_until(scene.home.start().is_ready)
-    wait_until(scene.home.server.has_nothing_to_do)
+    wait_until(scene.home.server.is_idle)
 
 
-def look_at_everything(scene: Scene) -> None:
+def run_full_resync(scene: Scene) -> None:
     assert scene.home.server.client.post("/operator/resync").json()["changed"] == 0
 
 
 def kill_the_database(scene: Scene) -> None:
-    with breaking(scene.home.lab) as northbound:
+    with unreliable_northbound(scene.home.lab) as northbound:
         northbound.kill()
         wait_until(lambda: not scene.home.server.is_ready())
         northbound.start()
         wait_until(scene.home.server.is_ready)
-    wait_until(scene.home.server.has_nothing_to_do)
+    wait_until(scene.home.server.is_idle)
     scene.home.lab.wait_synced()
 
 
 def kill_northd(scene: Scene) -> None:
-    Northd(scene.home.lab).restart()
+    OvnNorthd(scene.home.lab).restart()
     scene.home.lab.wait_synced()
 
 
@@ -272,14 +274,14 @@ def upgrade(scene: Scene, folder: Path) -> None:
     )
     changed.client.auth = ("ann", "secret")
     wait_until(changed.is_ready)
-    wait_until(changed.has_nothing_to_do)
+    wait_until(changed.is_idle)
     changed.process.terminate()
     assert changed.process.wait(DEADLINE) == 0
     wait_until(home.start().is_ready)
-    wait_until(home.server.has_nothing_to_do)
+    wait_until(home.server.is_idle)
 
 
-def test_established_connections_of_a_member_that_is_removed_disabled_or_has_weight_0_go_on(scene: Scene):
+def test_established_connections_outlive_removed_disabled_or_draining_members(scene: Scene):
     held = 48
     with loaded(scene, rate=1, held=held, seconds=100) as running:
         for place, balancer in enumerate(scene.balancers):
@@ -302,23 +304,21 @@ def test_established_connections_of_a_member_that_is_removed_disabled_or_has_wei
 
 
 @pytest.mark.extended
-def test_two_minutes_without_a_server_break_nothing_and_its_start_writes_nothing(
-    scene: Scene, lab: Lab, tmp_path: Path
-):
+def test_two_minutes_without_a_server_break_no_connection_and_cause_no_write(scene: Scene, lab: Lab, tmp_path: Path):
     home, held = scene.home, 48
-    home.note("the server is dead")
+    home.record("the server is dead")
     home.server.kill()
     with loaded(scene, rate=5, held=held, seconds=DEAD_SECONDS) as running, monitoring(lab, tmp_path) as monitor:
         results = [each.finish() for each in running]
         assert monitor.writes() == []
-        check_nothing_broke(results, home, held)
+        check_no_failed_connections(results, home, held)
         wait_until(home.start().is_ready)
         wait_until(lambda: figures(home.server)["resyncs"], is_enough=lambda found: found > 0)
-        wait_until(home.server.has_nothing_to_do)
+        wait_until(home.server.is_idle)
         assert (figures(home.server)["waiting"], figures(home.server)["applied"]) == (0, 0)
         assert monitor.writes() == []
 
 
-def figures(server: Server) -> dict[str, int]:
+def figures(server: FairleadProcess) -> dict[str, int]:
     said: dict[str, int] = server.client.get("/operator/statistics").json()
     return said

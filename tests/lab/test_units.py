@@ -23,9 +23,9 @@ from fairlead.lab import Lab, Traffic, namespaces
 from fairlead.lab.layout import CENTRAL
 from fairlead.lab.service import Service, start, stop
 from harness.lab.members import HTTP, end_process, start_process
-from harness.lab.site import PATIENCE, PORT, Balancer, Site, open_site
+from harness.lab.site import ACTIVE_TIMEOUT, PORT, CreatedBalancer, LabSite, open_site
 from harness.ports import free_port
-from harness.supervised import Supervised, supervised
+from harness.supervised import SupervisedProcess, supervised
 from harness.waiting import wait_equal, wait_until
 
 UNITS = Path(__file__).parents[2] / "packaging" / "systemd"
@@ -45,7 +45,7 @@ def analyze(*words: str) -> str:
 
 @pytest.mark.lab
 @pytest.mark.parametrize(("name", "most"), [("server", "15"), ("agent", "35")])
-def test_the_units_are_right_and_leave_little_open(tmp_path: Path, name: str, most: str):
+def test_systemd_units_are_valid_and_below_the_exposure_limit(tmp_path: Path, name: str, most: str):
     """The threshold is in tenths: 100 is a service without any restriction.
 
     setns(2) and network devices add to exposure.
@@ -58,7 +58,7 @@ def test_the_units_are_right_and_leave_little_open(tmp_path: Path, name: str, mo
 
 
 @pytest.fixture(scope="module")
-def site(lab: Lab) -> Iterator[Site]:
+def site(lab: Lab) -> Iterator[LabSite]:
     site = open_site(lab, FAIRLEAD_HEALTH_PROBER="agents")
     site.network("unit", "10.0.0.0/24", "fd00:a::/64")
     site.machines("unit", dict.fromkeys((*MEMBERS, "asks"), NODE), serve=[PORT])
@@ -72,23 +72,23 @@ def site(lab: Lab) -> Iterator[Site]:
 
 @dataclass
 class Confined:
-    server: Supervised
-    agent: Supervised
+    server: SupervisedProcess
+    agent: SupervisedProcess
     client: httpx.Client
-    begin_agent: Callable[[], AbstractContextManager[Supervised]]
+    begin_agent: Callable[[], AbstractContextManager[SupervisedProcess]]
     """Starts the agent again after it has ended."""
     proxies: Path
     """The folder of proxies."""
 
-    def members(self, balancer: Balancer) -> dict[str, str]:
+    def members(self, balancer: CreatedBalancer) -> dict[str, str]:
         found = self.client.get(f"/load-balancer/v2/lbaas/pools/{balancer.pool}/members").json()["members"]
         return {each["name"]: each["operating_status"] for each in found}
 
-    def statistics(self, balancer: Balancer) -> dict[str, int]:
+    def statistics(self, balancer: CreatedBalancer) -> dict[str, int]:
         answer = self.client.get(f"/load-balancer/v2/lbaas/loadbalancers/{balancer.id}/stats")
         return answer.json()["stats"] if answer.status_code == 200 else {}
 
-    def status(self, process: Supervised) -> dict[str, str]:
+    def status(self, process: SupervisedProcess) -> dict[str, str]:
         lines = Path(f"/proc/{process.process.pid}/status").read_text().splitlines()
         return dict(line.split(":\t", 1) for line in lines if ":\t" in line)
 
@@ -101,7 +101,7 @@ def through(lab: Lab, units: Sequence[str], *writable: Path) -> tuple[str, ...]:
 
 
 @contextmanager
-def open_to_nobody(*paths: Path) -> Iterator[None]:
+def drop_all_access(*paths: Path) -> Iterator[None]:
     """Open the databases' sockets for the server's group, as an operator does."""
     before = [(path, path.stat()) for path in paths]
     for path in paths:
@@ -113,13 +113,13 @@ def open_to_nobody(*paths: Path) -> Iterator[None]:
         path.chmod(was.st_mode & 0o777)
 
 
-def serve_again(site: Site) -> None:
+def restart_server(site: LabSite) -> None:
     listen = site.url.removeprefix("http://")
     RESTARTED.append(start(site.lab.layout, listen, {"FAIRLEAD_HEALTH_PROBER": "agents"}))
 
 
 @contextmanager
-def confined_to_units(site: Site, *agents: str) -> Iterator[Confined]:
+def confined_to_units(site: LabSite, *agents: str) -> Iterator[Confined]:
     """Run server and agent under their units, with the store of the original server.
 
     `agents` are the agent's unit and its drop-ins.
@@ -132,11 +132,11 @@ def confined_to_units(site: Site, *agents: str) -> Iterator[Confined]:
         state.mkdir()
         own.mkdir(0o700)
         stop(lab.layout, site.service)
-        stack.callback(serve_again, site)
+        stack.callback(restart_server, site)
         shutil.copy(site.service.folder / "fairlead.db", state)
         for path in (state, state / "fairlead.db"):
             shutil.chown(path, "nobody", "nogroup")
-        stack.enter_context(open_to_nobody(central / "ovnnb_db.sock", central / "ovnsb_db.sock"))
+        stack.enter_context(drop_all_access(central / "ovnnb_db.sock", central / "ovnsb_db.sock"))
         agents_listen = f"127.0.0.1:{free_port()}"
         settings = {
             "FAIRLEAD_SERVER_LISTEN": f"unix:{state}/main.socket",
@@ -150,7 +150,9 @@ def confined_to_units(site: Site, *agents: str) -> Iterator[Confined]:
         server = through(lab, ["fairlead-server.service"], state)
         serving = stack.enter_context(supervised(folder, ("server",), settings, server))
         reached = httpx.HTTPTransport(uds=f"{state}/main.socket")
-        client = stack.enter_context(httpx.Client(transport=reached, base_url="http://localhost", timeout=PATIENCE))
+        client = stack.enter_context(
+            httpx.Client(transport=reached, base_url="http://localhost", timeout=ACTIVE_TIMEOUT)
+        )
         token = folder / "token"
         token.write_text(client.post(f"/operator/chassis/{NODE}/token").json()["token"])
         probes = lab.layout.namespace("probes-unit")
@@ -179,7 +181,7 @@ def confined_to_units(site: Site, *agents: str) -> Iterator[Confined]:
 
 @pytest.mark.lab
 @pytest.mark.parametrize("version", [4, 6])
-def test_server_and_agent_work_with_what_their_units_let_them_do(site: Site, version: int):
+def test_server_and_agent_work_within_the_limits_of_their_units(site: LabSite, version: int):
     """They probe, count, flush and reset connections of failed members, and write OVN's rows.
 
     Nothing else is permitted.
@@ -208,12 +210,12 @@ def test_server_and_agent_work_with_what_their_units_let_them_do(site: Site, ver
             assert (held, status["NoNewPrivs"], status["Seccomp"]) == ({0}, "1", "2")
             assert "Operation not permitted" not in process.log.read_text()
         assert confined.status(confined.server)["Uid"].split()[0] == "65534"
-        assert (confined.agent.end(), confined.server.end()) == (0, 0)
+        assert (confined.agent.terminate(), confined.server.terminate()) == (0, 0)
 
 
 @pytest.mark.lab
 @pytest.mark.parametrize("version", [4, 6])
-def test_the_agent_runs_proxies_with_what_its_drop_in_lets_it_do(site: Site, version: int):
+def test_agent_runs_proxies_within_the_limits_of_its_drop_in(site: LabSite, version: int):
     """A proxy survives the agent, has no privileges, and receives changes from the next agent."""
     with ExitStack() as stack:
         balancer = stack.enter_context(site.balancer(f"unit-v{version}", MEMBERS, version=version, protocol="HTTP"))
@@ -226,7 +228,7 @@ def test_the_agent_runs_proxies_with_what_its_drop_in_lets_it_do(site: Site, ver
         wait_equal(lambda: code(site, balancer, "/old"), "302")
         [proxy] = proxies(confined)
         assert (proxy.owner(), held_by(proxy)) == ("haproxy", {0})
-        assert confined.agent.end() == 0
+        assert confined.agent.terminate() == 0
         assert (code(site, balancer), proxies(confined)) == ("200", [proxy])
         again = stack.enter_context(confined.begin_agent())
         confined.client.delete(f"/load-balancer/v2/lbaas/l7policies/{policy.id}").raise_for_status()
@@ -237,10 +239,10 @@ def test_the_agent_runs_proxies_with_what_its_drop_in_lets_it_do(site: Site, ver
         confined.client.delete(f"/load-balancer/v2/lbaas/listeners/{balancer.listener}").raise_for_status()
         wait_equal(lambda: proxies(confined), [])
         wait_equal(lambda: namespaces.existing(site.lab.layout.namespace("proxy-unit")), ())
-        assert again.end() == 0
+        assert again.terminate() == 0
 
 
-def code(site: Site, balancer: Balancer, path: str = "/") -> str:
+def code(site: LabSite, balancer: CreatedBalancer, path: str = "/") -> str:
     """Status code of the client's request, or "000" without a response."""
     host = f"[{balancer.vip}]" if ":" in balancer.vip else balancer.vip
     words = f"curl -s -m 15 -o /dev/null -w '%{{http_code}}' http://{host}{path} || true"

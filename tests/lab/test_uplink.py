@@ -12,7 +12,7 @@ import pytest
 
 from fairlead.cli.main import DIFFERENT, main
 from fairlead.lab import Lab, Protocol, Traffic, TrafficResult
-from harness.lab.site import Site, open_site
+from harness.lab.site import LabSite, open_site
 from harness.waiting import wait_until
 
 pytestmark = pytest.mark.lab
@@ -43,7 +43,7 @@ print(":".join(f"{octet:02x}" for octet in frame[6:12]), flush=True)
 
 
 @pytest.fixture(scope="module")
-def site(lab: Lab) -> Iterator[Site]:
+def site(lab: Lab) -> Iterator[LabSite]:
     """Members and beach on quay behind one router; fox behind another one, with its gateway on the same wire. Others of
     the same project may be there from other tests: no other one reaches the members, for they have other addresses."""
     site = open_site(lab, FAIRLEAD_OVN_COUNT_REPLY_BYTES="yes")
@@ -60,7 +60,7 @@ def site(lab: Lab) -> Iterator[Site]:
     site.network("lake", "10.9.0.0/24", "fd00:c::/64")
     for name, inside in (("quay-gate", "quay"), ("lake-gate", "lake")):
         router = site.router(name, f"{inside}-v4", f"{inside}-v6")
-        lead_out(site, router, public, BEHIND[inside])
+        set_gateway(site, router, public, BEHIND[inside])
     lab.exec("outside", ["sysctl", "-qw", "net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1"])
     site.machines("quay", MEMBERS, serve=[8080])
     site.machines("quay", {"beach": "chassis1"})
@@ -79,7 +79,7 @@ def site(lab: Lab) -> Iterator[Site]:
     site.close()
 
 
-def lead_out(site: Site, router: Any, public: Any, inside: list[str]) -> None:
+def set_gateway(site: LabSite, router: Any, public: Any, inside: list[str]) -> None:
     """Only the router of others translates."""
     info = {"network_id": public.id, "enable_snat": router.name == "lake-gate"}
     subnets = [site.subnet(f"public-v{version}") for version in (4, 6)]
@@ -93,19 +93,19 @@ def lead_out(site: Site, router: Any, public: Any, inside: list[str]) -> None:
 
 
 def ask(
-    site: Site, client: str, to: str, protocol: Protocol = Protocol.TCP, port: int = 80, count: int = 12
+    site: LabSite, client: str, to: str, protocol: Protocol = Protocol.TCP, port: int = 80, count: int = 12
 ) -> TrafficResult:
     traffic = Traffic(to=to, port=port, protocol=protocol, count=count, concurrency=4, timeout=10)
     return site.lab.traffic(client, traffic)
 
 
-def ping(site: Site, client: str, to: str) -> None:
+def ping(site: LabSite, client: str, to: str) -> None:
     """Raises CommandFailed."""
     site.lab.exec(client, ["ping", "-6" if ":" in to else "-4", "-c1", "-w30", to])
 
 
 @contextmanager
-def seen_on_the_wire(site: Site, address: str) -> Iterator[list[str]]:
+def seen_on_the_wire(site: LabSite, address: str) -> Iterator[list[str]]:
     """Who answers for the address there: a MAC, when the block has ended. Nobody outside knows it before."""
     site.lab.exec("outside", ["ip", "-6" if ":" in address else "-4", "neigh", "flush", "all"])
     seen: list[str] = []
@@ -118,7 +118,7 @@ def seen_on_the_wire(site: Site, address: str) -> Iterator[list[str]]:
         seen.append(listening.stdout.readline().strip())
 
 
-def gateway_mac(site: Site, router: str) -> str:
+def gateway_mac(site: LabSite, router: str) -> str:
     found = site.cloud.network.find_router(router, ignore_missing=False)
     [port] = site.cloud.network.ports(device_id=found.id, device_owner="network:router_gateway")
     mac: str = port.mac_address
@@ -130,7 +130,7 @@ PLACES = [(version, where) for version in (4, 6) for where in ("public", "routed
 
 @pytest.mark.ovn
 @pytest.mark.parametrize(("version", "where"), PLACES)
-def test_a_vip_of_the_uplink(site: Site, version: int, where: str):
+def test_external_network_vip_is_reached_from_outside_and_behind_each_router(site: LabSite, version: int, where: str):
     """One router answers for it; clients outside, inside and behind another router are led to members."""
     with site.balancer(f"{where}-v{version}", [*MEMBERS], version=version) as balancer:
         with seen_on_the_wire(site, balancer.vip) as answered:
@@ -149,7 +149,7 @@ def test_a_vip_of_the_uplink(site: Site, version: int, where: str):
 
 @pytest.mark.ovn
 @pytest.mark.parametrize("version", [4, 6])
-def test_datagrams_and_who_may_send_them(site: Site, version: int):
+def test_udp_and_allowed_cidrs_work_on_an_external_network_vip(site: LabSite, version: int):
     """Rules hold for clients outside by their own addresses, and for those inside."""
     outside = {4: "203.0.113.1/32", 6: "2001:db8::1/128"}[version]
     with site.balancer(f"routed-v{version}", [*MEMBERS], protocol="UDP", version=version) as balancer:
@@ -166,7 +166,7 @@ def test_datagrams_and_who_may_send_them(site: Site, version: int):
 
 @pytest.mark.ovn
 @pytest.mark.parametrize("version", [4, 6])
-def test_who_comes_is_counted_once(site: Site, version: int):
+def test_connections_to_an_external_network_vip_are_counted_once(site: LabSite, version: int):
     """Outside on the chassis of the gateway, inside on the client's own; bytes, too."""
     figures = site.cloud.load_balancer.get_load_balancer_statistics
     with site.counting(), site.balancer(f"public-v{version}", [*MEMBERS], version=version) as balancer:
@@ -186,7 +186,7 @@ def test_who_comes_is_counted_once(site: Site, version: int):
 
 @pytest.mark.ovn
 @pytest.mark.parametrize("version", [4, 6])
-def test_what_is_sent_to_an_address_whatever_its_port(site: Site, version: int):
+def test_network_forward_sends_all_ports_without_a_rule_to_its_target(site: LabSite, version: int):
     """It goes to one machine, ping too; but what has a port of its own. The machine goes on speaking for itself."""
     address = {4: "198.18.7.200", 6: "2001:db8:77::200"}[version]
     port = {
@@ -210,7 +210,7 @@ def test_what_is_sent_to_an_address_whatever_its_port(site: Site, version: int):
         assert lxd.delete(f"/1.0/networks/quay/forwards/{address}").status_code == 200
 
 
-def test_who_decides_is_named(site: Site, capsys: pytest.CaptureFixture[str]):
+def test_trace_names_the_load_balancer_of_an_external_network_vip(site: LabSite, capsys: pytest.CaptureFixture[str]):
     """For a client inside: the load balancer; and nobody for a port without a listener."""
     with site.balancer("public-v4", [*MEMBERS]) as balancer:
         sender = site.lab.workload("beach").port_id

@@ -9,8 +9,8 @@ import pytest
 from immutables import Map
 
 from fairlead.model.documents.addresses import parse_address
-from fairlead.model.documents.agent import Agent, Unapplied
-from fairlead.model.documents.balancer_status import BalancerStatus, PartHistory, touch
+from fairlead.model.documents.agent import Agent, ApplyFailure
+from fairlead.model.documents.balancer_status import BalancerStatus, PartHistory, update_histories
 from fairlead.model.documents.hosts import Host, HostPrefix
 from fairlead.model.documents.loadbalancer import (
     Algorithm,
@@ -26,8 +26,8 @@ from fairlead.model.documents.loadbalancer import (
 )
 from fairlead.model.documents.network import Network, Subnet
 from fairlead.model.documents.port_ranges import one_port
-from fairlead.model.documents.status import Applied, OperatingStatus, ProvisioningStatus
-from fairlead.model.queries.balancer_state import balancer_status
+from fairlead.model.documents.status import AppliedState, OperatingStatus, ProvisioningStatus
+from fairlead.model.queries.balancer_state import derive_balancer_status
 from fairlead.model.registry.changeset import Changes, apply_changes
 from fairlead.model.registry.facts import AGENTS, with_facts
 from fairlead.model.snapshot import Snapshot
@@ -50,56 +50,58 @@ WEB = LoadBalancer(
 )
 
 
-def stand(applied: Applied, **more: Any) -> BalancerStatus:
+def stand(applied: AppliedState, **more: Any) -> BalancerStatus:
     return BalancerStatus(balancer=WEB, generation=5, applied=applied, **more)
 
 
-def test_what_nobody_touched_has_no_stamp_and_a_part_that_goes_takes_its_stamp_along():
+def test_part_histories_cover_changed_parts_only_and_drop_removed_parts():
     heavy = replace(POOL, members=(replace(MEMBER, weight=9),))
-    histories = touch(WEB, replace(WEB, pools=(heavy,)), Map(), 7)
+    histories = update_histories(WEB, replace(WEB, pools=(heavy,)), Map(), 7)
     assert dict(histories) == {name: PartHistory(0, 7) for name in ("member", "pool", "front")}
     empty = replace(WEB, pools=(replace(POOL, members=()),))
-    histories = touch(replace(WEB, pools=(heavy,)), empty, histories, 8)
+    histories = update_histories(replace(WEB, pools=(heavy,)), empty, histories, 8)
     assert dict(histories) == {name: PartHistory(0, 8) for name in ("pool", "front")}
-    back = touch(empty, WEB, histories, 9)
+    back = update_histories(empty, WEB, histories, 9)
     assert back["member"] == PartHistory(9, 9)
 
 
 @pytest.mark.parametrize(
     ("applied", "touched", "expected"),
     [
-        (Applied(), 0, ProvisioningStatus.PENDING_CREATE),
-        (Applied(error="x"), 0, ProvisioningStatus.ERROR),
-        (Applied(generation=4), 0, ProvisioningStatus.ACTIVE),
-        (Applied(generation=4), 4, ProvisioningStatus.ACTIVE),
-        (Applied(generation=4), 5, ProvisioningStatus.PENDING_UPDATE),
-        (Applied(generation=4, error="x"), 4, ProvisioningStatus.ACTIVE),
-        (Applied(generation=4, error="x"), 5, ProvisioningStatus.ERROR),
+        (AppliedState(), 0, ProvisioningStatus.PENDING_CREATE),
+        (AppliedState(error="x"), 0, ProvisioningStatus.ERROR),
+        (AppliedState(generation=4), 0, ProvisioningStatus.ACTIVE),
+        (AppliedState(generation=4), 4, ProvisioningStatus.ACTIVE),
+        (AppliedState(generation=4), 5, ProvisioningStatus.PENDING_UPDATE),
+        (AppliedState(generation=4, error="x"), 4, ProvisioningStatus.ACTIVE),
+        (AppliedState(generation=4, error="x"), 5, ProvisioningStatus.ERROR),
     ],
 )
-def test_a_part_stands_as_the_generation_that_touched_it(applied: Applied, touched: int, expected: ProvisioningStatus):
-    assert stand(applied, histories=Map({"front": PartHistory(0, touched)})).provisioning(FRONT) is expected
+def test_part_status_follows_the_generation_that_last_changed_the_part(
+    applied: AppliedState, touched: int, expected: ProvisioningStatus
+):
+    assert stand(applied, histories=Map({"front": PartHistory(0, touched)})).provisioning_status(FRONT) is expected
 
 
-def test_the_whole_is_in_error_while_any_attempt_fails():
-    assert stand(Applied(generation=5, error="gone")).provisioning(WEB) is ProvisioningStatus.ERROR
-    assert stand(Applied(generation=5)).provisioning(WEB) is ProvisioningStatus.ACTIVE
+def test_load_balancer_is_in_error_while_any_apply_attempt_fails():
+    assert stand(AppliedState(generation=5, error="gone")).provisioning_status(WEB) is ProvisioningStatus.ERROR
+    assert stand(AppliedState(generation=5)).provisioning_status(WEB) is ProvisioningStatus.ACTIVE
 
 
-def test_what_was_changed_before_a_start_is_being_updated_until_it_is_seen():
+def test_part_changed_before_a_server_start_is_pending_update_until_applied():
     old = replace(FRONT, updated_at=NOON)
-    assert stand(Applied()).provisioning(old) is ProvisioningStatus.PENDING_UPDATE
+    assert stand(AppliedState()).provisioning_status(old) is ProvisioningStatus.PENDING_UPDATE
 
 
-def test_who_waits_in_vain_does_not_wait():
-    assert stand(Applied()).is_immutable(WEB)
-    assert not stand(Applied(stalled=True)).is_immutable(WEB)
-    assert not stand(Applied(error="x")).is_immutable(WEB)
+def test_load_balancer_is_mutable_after_a_stalled_or_failed_apply():
+    assert stand(AppliedState()).is_immutable(WEB)
+    assert not stand(AppliedState(stalled=True)).is_immutable(WEB)
+    assert not stand(AppliedState(error="x")).is_immutable(WEB)
 
 
-def test_a_member_on_its_way_says_nothing_about_its_pool():
+def test_pending_member_does_not_change_the_pool_status():
     new = Map({"member": PartHistory(5, 5), "pool": PartHistory(0, 5)})
-    assert stand(Applied(generation=4), histories=new).of_pool(POOL) is OperatingStatus.ONLINE
+    assert stand(AppliedState(generation=4), histories=new).of_pool(POOL) is OperatingStatus.ONLINE
 
 
 @pytest.mark.parametrize(
@@ -112,14 +114,14 @@ def test_a_member_on_its_way_says_nothing_about_its_pool():
         (0, 0, 1, OperatingStatus.ERROR),
     ],
 )
-def test_a_pool_of_which_nothing_is_known_yet_serves(unprobed: int, drains: int, down: int, expected: OperatingStatus):
+def test_pool_with_an_unprobed_member_is_not_in_error(unprobed: int, drains: int, down: int, expected: OperatingStatus):
     """Unprobed members receive connections, so the pool is working, whatever the states of other members."""
     kinds = [("new", 1)] * unprobed + [("old", 0)] * drains + [("dead", 1)] * down
     members = tuple(replace(MEMBER, id=name, weight=weight) for name, weight in kinds)
     monitor = PlainMonitor(id="m", type=MonitorType.TCP, delay=1, timeout=1, max_retries=1, **COMMON)
     pool = replace(POOL, members=members, health_monitor=monitor)
     web = replace(WEB, pools=(pool,))
-    standing = BalancerStatus(balancer=web, generation=5, applied=Applied(generation=5), down=frozenset({"dead"}))
+    standing = BalancerStatus(balancer=web, generation=5, applied=AppliedState(generation=5), down=frozenset({"dead"}))
     assert (standing.of_pool(pool), standing.of_balancer()) == (expected, expected)
 
 
@@ -143,12 +145,12 @@ def announced(*heard: tuple[str, bool], monitor: bool = False, unapplied: str = 
     pool = replace(POOL, members=members, health_monitor=asks if monitor else None)
     web = replace(WEB, provider="native", pools=(pool,))
     there = apply_changes(Snapshot(), Changes(puts=(POOL_OF_VIPS, host("h1", 1), host("h2", 2), web)), 1)
-    agents = {name: Agent(name=name, since=NOON, heartbeat=1, heard=still) for name, still in heard}
+    agents = {name: Agent(name=name, since=NOON, heartbeat=1, is_responsive=still) for name, still in heard}
     if unapplied:
         first = heard[0][0]
-        refused = Unapplied(dataplane="native", owner=unapplied, error="no")
-        agents[first] = replace(agents[first], unapplied=(refused,))
-    return balancer_status(with_facts(there, AGENTS, agents), web, Applied(generation=1)), pool
+        refused = ApplyFailure(dataplane="native", owner=unapplied, error="no")
+        agents[first] = replace(agents[first], apply_failures=(refused,))
+    return derive_balancer_status(with_facts(there, AGENTS, agents), web, AppliedState(generation=1)), pool
 
 
 ERROR, DEGRADED, ONLINE = OperatingStatus.ERROR, OperatingStatus.DEGRADED, OperatingStatus.ONLINE
@@ -167,7 +169,7 @@ ERROR, DEGRADED, ONLINE = OperatingStatus.ERROR, OperatingStatus.DEGRADED, Opera
     ],
     ids=["nobody came", "another came", "one came", "both serve", "one is silent", "both are silent"],
 )
-def test_what_no_host_serves_is_not_online_and_nothing_waits_for_hosts(
+def test_members_without_a_host_agent_are_in_error_and_provisioning_is_active(
     heard: list[tuple[str, bool]],
     of_members: set[OperatingStatus | None],
     of_pool: OperatingStatus,
@@ -179,13 +181,13 @@ def test_what_no_host_serves_is_not_online_and_nothing_waits_for_hosts(
     usual = OperatingStatus.OFFLINE if monitor else OperatingStatus.NO_MONITOR
     assert {where.of_member(pool, each) for each in pool.members} == {each or usual for each in of_members}
     assert (where.of_pool(pool), where.of_balancer()) == (of_pool, whole)
-    assert where.provisioning(where.balancer) is ProvisioningStatus.ACTIVE
+    assert where.provisioning_status(where.balancer) is ProvisioningStatus.ACTIVE
 
 
 @pytest.mark.parametrize("name", ["h1", "h3"], ids=["where a member is", "where none is"])
 @pytest.mark.parametrize(("owner", "whole"), [("loadbalancer/web", DEGRADED), ("loadbalancer/other", ONLINE)])
-def test_a_host_that_cannot_apply_it_takes_nothing_from_the_others(name: str, owner: str, whole: OperatingStatus):
+def test_apply_error_on_one_host_degrades_only_its_load_balancer(name: str, owner: str, whole: OperatingStatus):
     heard = dict.fromkeys((name, "h1", "h2"), True)
     where, pool = announced(*heard.items(), unapplied=owner)
     assert (where.of_pool(pool), where.of_balancer()) == (ONLINE, whole)
-    assert where.provisioning(where.balancer) is ProvisioningStatus.ACTIVE
+    assert where.provisioning_status(where.balancer) is ProvisioningStatus.ACTIVE

@@ -11,15 +11,15 @@ from fairlead.model.documents.loadbalancer import Transport
 from fairlead.model.queries import conntrack_flush
 from fairlead.model.queries.connection_resets import reset_address, reset_networks
 from fairlead.model.queries.conntrack_flush import (
-    Cut,
-    Unanswered,
-    cuts_left,
+    TrackedConnection,
+    UnansweredAttempts,
+    find_lost_connections,
+    find_unanswered_attempts,
+    is_still_served,
     is_unanswered,
-    leads_to,
-    lost_of,
-    unanswered_of,
+    list_flows_to_flush,
 )
-from fairlead.model.queries.probes import sourceless_subnets
+from fairlead.model.queries.probes import subnets_without_probe_source
 from fairlead.model.registry.changeset import Changes, apply_changes
 from fairlead.model.snapshot import Snapshot, with_health
 from harness.story import parse_model
@@ -47,37 +47,45 @@ def snapshot_of(listeners: str, *down: HealthKey, agents: bool = True) -> Snapsh
     return with_health(snapshot, "web", frozenset(keys))
 
 
-def cuts_of(snapshot: Snapshot, balancer_id: str) -> set[Cut]:
+def cuts_of(snapshot: Snapshot, balancer_id: str) -> set[TrackedConnection]:
     return {
-        cut for lost in lost_of(snapshot, balancer_id) for cut in conntrack_flush.cuts_of(snapshot, balancer_id, lost)
+        cut
+        for lost in find_lost_connections(snapshot, balancer_id)
+        for cut in conntrack_flush.list_connections_to_flush(snapshot, balancer_id, lost)
     }
 
 
-def left_of(before: Snapshot, after: Snapshot, balancer_id: str) -> set[Cut]:
+def left_of(before: Snapshot, after: Snapshot, balancer_id: str) -> set[TrackedConnection]:
     """Return connections whose member no longer serves them."""
-    found = {cut for flows in conntrack_flush.left_of(before, after, balancer_id) for cut in cuts_left(flows)}
+    found = {
+        cut
+        for flows in conntrack_flush.find_ended_flows(before, after, balancer_id)
+        for cut in list_flows_to_flush(flows)
+    }
     now = after.load_balancers.get(balancer_id)
     detached = {FLOATING} if not after.port_floating_ips else set[str]()
-    return {cut for cut in found if now is None or str(cut.address) in detached or not leads_to(now, cut)}
+    return {cut for cut in found if now is None or str(cut.address) in detached or not is_still_served(now, cut)}
 
 
-def cut(address: str, port: int, member: str, member_port: int, transport: Transport = Transport.TCP) -> Cut:
-    return Cut(transport, parse_address(address), port, parse_address(member), member_port)
+def cut(
+    address: str, port: int, member: str, member_port: int, transport: Transport = Transport.TCP
+) -> TrackedConnection:
+    return TrackedConnection(transport, parse_address(address), port, parse_address(member), member_port)
 
 
-def test_none_are_while_all_serve_or_where_they_are_kept():
+def test_no_connections_are_cut_without_a_down_member_in_a_resetting_pool():
     assert cuts_of(snapshot_of(TWO), "web") == set()
     assert cuts_of(snapshot_of(TWO, "d"), "web") == set(), "of streams"
     assert cuts_of(snapshot_of(TWO), "nobody") == set()
 
 
-def test_those_of_a_member_are_by_each_address_of_its_family_that_leads_to_it():
+def test_cuts_of_a_down_member_cover_each_vip_and_floating_ip_of_its_family():
     wanted = {cut(FOUR, 80, "10.0.0.11", 8080), cut(FLOATING, 80, "10.0.0.11", 8080)}
     assert cuts_of(snapshot_of(TWO, "a", "d"), "web") == wanted
     assert cuts_of(snapshot_of(TWO, "c"), "web") == {cut(SIX, 80, "fd00::11", 8080)}
 
 
-def test_a_member_may_be_down_at_one_of_its_ports():
+def test_cuts_of_a_member_down_at_one_port_cover_only_that_port():
     ports = "tcp:80+81{monitor=TCP,reset}=a/10.0.0.11 udp:53{monitor=UDP-CONNECT,reset}=e/10.0.0.11:5353"
     assert cuts_of(snapshot_of(ports, ("a", 81)), "web") == {
         cut(address, 81, "10.0.0.11", 81) for address in (FOUR, FLOATING)
@@ -122,8 +130,8 @@ G = {cut(SIX, 53, "fd00::11", 5300, Transport.UDP)}
         ),
     ],
 )
-def test_datagram_flows_of_members_that_are_down_or_disabled_are_cut_whatever_the_pool_says(
-    listeners: str, down: tuple[str, ...], wanted: set[Cut]
+def test_datagram_flows_of_down_or_disabled_members_are_cut_without_reset(
+    listeners: str, down: tuple[str, ...], wanted: set[TrackedConnection]
 ):
     assert cuts_of(snapshot_of(listeners, *down), "web") == wanted
 
@@ -145,11 +153,11 @@ FEWER = BOTH.replace("f/10.0.0.12:5300,", "")
         (BOTH.replace("udp:53{monitor=UDP-CONNECT}", "udp:53{monitor=UDP-CONNECT+delay=9}"), set()),
     ],
 )
-def test_datagram_flows_are_cut_that_have_no_member_any_more(then: str, wanted: set[Cut]):
+def test_datagram_flows_of_removed_members_ports_and_listeners_are_cut(then: str, wanted: set[TrackedConnection]):
     assert left_of(snapshot_of(BOTH), snapshot_of(then), "web") == wanted
 
 
-def test_datagram_flows_are_cut_of_what_is_removed_or_disabled_as_a_whole():
+def test_datagram_flows_of_removed_or_disabled_balancers_are_cut():
     before, empty = snapshot_of(BOTH), Snapshot()
     assert left_of(before, empty, "web") == E | F | G
     assert left_of(empty, before, "web") == set()
@@ -162,13 +170,13 @@ def test_datagram_flows_are_cut_of_what_is_removed_or_disabled_as_a_whole():
     assert left_of(before, detached, "web") == {each for each in E | F if str(each.address) == FLOATING}
 
 
-def test_attempts_to_a_member_that_is_down_are_found_by_both_ends():
+def test_unanswered_attempts_to_a_down_member_match_both_endpoints():
     kept = "tcp:80+81{monitor=TCP}=a/10.0.0.11,b/10.0.0.12 udp:53{monitor=UDP-CONNECT}=e/10.0.0.11:5300"
-    assert unanswered_of(snapshot_of(kept), "web") == set()
-    assert unanswered_of(snapshot_of(TWO, "a"), "web") == set(), "all of that pool is cut"
+    assert find_unanswered_attempts(snapshot_of(kept), "web") == set()
+    assert find_unanswered_attempts(snapshot_of(TWO, "a"), "web") == set(), "all of that pool is cut"
     snapshot = snapshot_of(kept, ("a", 81), "e")
-    (asked,) = unanswered_of(snapshot, "web")
-    assert isinstance(asked, Unanswered)
+    (asked,) = find_unanswered_attempts(snapshot, "web")
+    assert isinstance(asked, UnansweredAttempts)
     found = {
         each
         for address in (FOUR, FLOATING, SIX, "10.0.0.99")
@@ -180,10 +188,10 @@ def test_attempts_to_a_member_that_is_down_are_found_by_both_ends():
     assert found == {cut(FOUR, 81, "10.0.0.11", 81), cut(FLOATING, 81, "10.0.0.11", 81)}
     assert not is_unanswered(snapshot, "nobody", {asked}, min(found))
     six = snapshot_of("tcp:80{monitor=TCP}=c/[fd00::11]:8080", "c")
-    assert is_unanswered(six, "web", unanswered_of(six, "web"), cut(SIX, 80, "fd00::11", 8080))
+    assert is_unanswered(six, "web", find_unanswered_attempts(six, "web"), cut(SIX, 80, "fd00::11", 8080))
 
 
-def test_one_that_waits_to_be_taken_over_is_left_alone():
+def test_load_balancer_awaiting_migration_has_no_connections_cut():
     documents, _ = parse_model(MODEL.replace("{listeners}", TWO).replace("on=net1", "on=net1 prepared").strip(), {})
     snapshot = apply_changes(Snapshot(), Changes(puts=tuple(documents.values())), 1)
     found = [each.id for each in snapshot.load_balancers["web"].pools[0].members]
@@ -201,7 +209,7 @@ def test_one_that_waits_to_be_taken_over_is_left_alone():
         ("udp:53{monitor=UDP-CONNECT,reset}=a/10.0.0.11:53", ("a",), 4, None),
     ],
 )
-def test_streams_without_a_member_are_led_to_where_agents_probe_from(
+def test_reset_address_of_a_pool_with_all_members_down_is_the_probe_address(
     listeners: str, down: tuple[str, ...], version: int, wanted: tuple[str, str] | None
 ):
     snapshot = snapshot_of(listeners, *down)
@@ -217,8 +225,8 @@ def test_streams_without_a_member_are_led_to_where_agents_probe_from(
     ("listeners", "agents", "wanted"),
     [(TWO, True, 1), (TWO, False, 0), (TWO.replace(",reset", ""), True, 0), (TWO.replace("TCP,", "TCP+off,"), True, 0)],
 )
-def test_in_ipv6_an_address_is_taken_where_resets_may_have_to_come_from(listeners: str, agents: bool, wanted: int):
+def test_ipv6_probe_address_is_allocated_only_where_resets_may_be_sent(listeners: str, agents: bool, wanted: int):
     snapshot = snapshot_of(listeners, agents=agents)
-    found = sourceless_subnets(snapshot, snapshot.load_balancers["web"])
+    found = subnets_without_probe_source(snapshot, snapshot.load_balancers["web"])
     (six,) = (each.id for each in snapshot.networks["net1"].subnets if each.cidr.version == 6)
     assert found == ({six: "net1"} if wanted else {})

@@ -17,10 +17,10 @@ from fairlead.model.documents import loadbalancer as lb
 from fairlead.model.documents.local_ip import Fallback, LocalIP, Mode
 from fairlead.model.documents.network import Network
 from fairlead.model.documents.owner import Kind, Owner
-from fairlead.model.registry.affected import affected
+from fairlead.model.registry.affected import find_affected_owners
 from fairlead.model.registry.changeset import Changes, apply_changes, owners_with_rows
 from fairlead.model.snapshot import Snapshot
-from harness.story import EMPTY, Documents, parse_model
+from harness.story import EMPTY_SNAPSHOT, Documents, parse_model
 
 PROJECTS = ("p", "q", "r")
 NETWORKS = ("n1", "n2", "n3", "n4", "n5", "n6")
@@ -97,7 +97,7 @@ def compiled(snapshot: Snapshot) -> dict[Owner, list[OvnRow]]:
 
 
 def made(documents: Documents) -> Snapshot:
-    return apply_changes(EMPTY, Changes(puts=tuple(documents.values())), 1)
+    return apply_changes(EMPTY_SNAPSHOT, Changes(puts=tuple(documents.values())), 1)
 
 
 Balanced: TypeAlias = lb.LoadBalancer | LocalIP
@@ -200,7 +200,7 @@ def holds(network: Network, text: str) -> bool:
 
 
 @pytest.mark.parametrize("seed", seeds(150))
-def test_what_is_anothers_gets_nothing(seed: int) -> None:
+def test_rows_of_a_tenant_never_affect_packets_of_another_tenant(seed: int) -> None:
     Rules(made(parse_model("\n".join(random_lines(random.Random(seed))), {})[0])).check()
 
 
@@ -235,7 +235,7 @@ def stands(line: str, lines: list[str]) -> bool:
 
 
 @pytest.mark.parametrize("seed", seeds(300))
-def test_every_owner_whose_rows_change_is_named(seed: int) -> None:
+def test_affected_lists_every_owner_with_changed_rows(seed: int) -> None:
     dice = random.Random(seed)
     lines = random_lines(dice)
     states = [lines, altered(dice, lines)]
@@ -246,7 +246,7 @@ def test_every_owner_whose_rows_change_is_named(seed: int) -> None:
     puts = tuple(document for owner, document in after.items() if before.get(owner) != document)
     changes = Changes(puts=puts, deletes=tuple(owner for owner in before if owner not in after))
     new = apply_changes(old, changes, 2)
-    named = set(affected(old, new, changes.owners))
+    named = set(find_affected_owners(old, new, changes.owners))
     rows = compiled(old), compiled(new)
     for owner in {*rows[0], *rows[1]}:
         one, other = ({str(row) for row in each.get(owner, [])} for each in rows)

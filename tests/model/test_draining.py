@@ -14,9 +14,9 @@ from fairlead.model.documents.loadbalancer import (
     replace_pool,
 )
 from fairlead.model.registry.changeset import Changes, apply_changes
-from fairlead.model.registry.draining import MOST_PARTED, forget_removed, remember_removed
+from fairlead.model.registry.draining import MAX_REMOVED_MEMBERS, expire_removed_members, record_removed_members
 from fairlead.model.snapshot import Snapshot
-from fairlead.runtime.steps import at_once
+from fairlead.runtime.steps import run_to_completion
 from harness.pools import with_members
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -33,14 +33,16 @@ def make(*numbers: int, protocol: PoolProtocol = PoolProtocol.TCP) -> LoadBalanc
 
 
 def change(old: LoadBalancer, new: LoadBalancer, seconds: float = 0) -> LoadBalancer:
-    return at_once(remember_removed(old, replace(new, parted=old.parted), NOON + timedelta(seconds=seconds), 60))
+    return run_to_completion(
+        record_removed_members(old, replace(new, parted=old.parted), NOON + timedelta(seconds=seconds), 60)
+    )
 
 
 def ports(balancer: LoadBalancer) -> list[int]:
     return [each.port - 1 for each in balancer.parted]
 
 
-def test_who_is_removed_is_remembered_for_its_time():
+def test_removed_member_is_recorded_for_its_drain_timeout():
     balancer = change(make(1, 2, 3), make(1, 3))
     balancer = change(balancer, make(3), 30)
     assert ports(balancer) == [2, 1]
@@ -48,36 +50,36 @@ def test_who_is_removed_is_remembered_for_its_time():
     assert ports(change(balancer, make(3), 90)) == []
 
 
-def test_who_comes_back_is_no_more_remembered():
+def test_readded_member_is_no_longer_recorded_as_draining():
     assert ports(change(change(make(1, 2), make(1)), make(1, 2))) == []
 
 
-def test_a_pool_that_goes_leaves_its_members_behind():
+def test_members_of_a_removed_pool_drain():
     old = make(1, 2)
     assert ports(change(old, replace(old, pools=()))) == [1, 2]
 
 
-def test_the_same_endpoint_of_another_protocol_is_another():
+def test_same_endpoint_with_another_protocol_drains_separately():
     gone = change(make(1, protocol=PoolProtocol.UDP), replace_pool(make(1), make(1).pools[0]))
     assert [(each.transport.value, each.port) for each in gone.parted] == [("udp", 2)]
 
 
-def test_a_load_balancer_remembers_a_bounded_number_the_newest():
-    balancer = change(make(*range(MOST_PARTED)), make())
+def test_draining_records_are_bounded_and_the_newest_are_kept():
+    balancer = change(make(*range(MAX_REMOVED_MEMBERS)), make())
     balancer = change(change(balancer, make(300)), make(), 1)
-    assert len(balancer.parted) == MOST_PARTED
+    assert len(balancer.parted) == MAX_REMOVED_MEMBERS
     assert 300 in ports(balancer)
 
 
-def test_no_time_is_no_memory():
-    assert at_once(remember_removed(make(1, 2), make(1), NOON, 0)).parted == ()
+def test_zero_drain_timeout_records_no_removed_member():
+    assert run_to_completion(record_removed_members(make(1, 2), make(1), NOON, 0)).parted == ()
 
 
-def test_they_are_forgotten_when_their_time_is_over():
+def test_draining_members_are_forgotten_after_the_drain_timeout():
     parted = change(make(1, 2), make(1))
     snapshot = apply_changes(Snapshot(), Changes(puts=(parted,)), 1)
     assert set(snapshot.parting) == {"lb"}
-    assert forget_removed(snapshot, "lb", NOON + timedelta(seconds=59)) == Changes()
-    assert forget_removed(snapshot, "gone", NOON) == Changes()
-    changes = forget_removed(snapshot, "lb", NOON + timedelta(seconds=60))
+    assert expire_removed_members(snapshot, "lb", NOON + timedelta(seconds=59)) == Changes()
+    assert expire_removed_members(snapshot, "gone", NOON) == Changes()
+    changes = expire_removed_members(snapshot, "lb", NOON + timedelta(seconds=60))
     assert set(apply_changes(snapshot, changes, 2).parting) == set()

@@ -11,35 +11,35 @@ from immutables import Map
 from fairlead.model.documents.agent import Agent
 from fairlead.model.documents.chassis import Chassis
 from fairlead.model.documents.health import Health
-from fairlead.model.documents.observed_proxy import Proxy, WantedProxies
+from fairlead.model.documents.observed_proxy import Proxy, ProxyPortChanges
 from fairlead.model.documents.owner import Kind, Owner
-from fairlead.model.documents.probe_result import Sighting
+from fairlead.model.documents.probe_result import ProbeResult
 from fairlead.model.documents.proxy_place import ProxyPlace
 from fairlead.model.queries.probes import members_health, why_down, why_unknown
-from fairlead.model.queries.proxies import absent_proxies, proxy_port_id
+from fairlead.model.queries.proxies import find_proxies_not_serving, proxy_port_id
 from fairlead.model.registry.changeset import Changes, apply_changes, index_names
 from fairlead.model.registry.facts import (
     ABILITIES,
     AGENTS,
     AGENTS_PROBE,
     CHASSIS,
-    COUNTS_ANSWERS,
-    COVERED,
-    COVERING,
-    DERIVED,
+    COUNT_REPLY_BYTES,
+    DELEGATE_PORTS,
+    DELEGATES,
+    DERIVED_FIELDS,
+    EXTERNAL_ALLOCATIONS,
     FACTS,
     GATEWAY_CHASSIS,
-    GIVEN_ELSEWHERE,
     HEALTH,
-    LOST_HOSTS,
     OWN_ADDRESSES,
     PLUGGED,
+    PROBE_RESULTS,
     PROXIED_PROVIDERS,
     PROXIES,
-    REFUSED_PROXIES,
-    RETURNED,
-    SIGHTINGS,
-    WANTED_PROXIES,
+    PROXY_PORT_CHANGES,
+    RECOVERED_MEMBERS,
+    REJECTED_PROXY_PORTS,
+    UNREACHABLE_HOSTS,
     Fact,
     derive,
     ports_on,
@@ -52,47 +52,47 @@ from harness.story import parse_model
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 AGENT = Agent(name="node1", since=NOON, heartbeat=5.0)
-SIGHTING = Sighting(health=Health.ERROR, chassis="node1", since=NOON)
+SIGHTING = ProbeResult(health=Health.ERROR, chassis="node1", since=NOON)
 PLACE, ELSEWHERE = ProxyPlace("net1", "demo"), ProxyPlace("net2", "demo")
 OWN = frozenset({ip_address("10.1.0.1")})
 GIVEN = Map({ip_address("192.0.2.9"): True})
-WANTED = WantedProxies(come=("node1",), go=("port",))
+WANTED = ProxyPortChanges(create_on=("node1",), delete=("port",))
 NODE = Chassis(name="node1", host="node1.example", ports=Map({"vm1": True, "vm2": False}))
 
 
-def test_each_fact_is_a_field_of_the_snapshot_that_no_document_changes():
-    names = [fact.field for fact in FACTS if fact.take is None]
+def test_each_fact_is_a_snapshot_field_that_no_document_changes():
+    names = [fact.field for fact in FACTS if fact.apply is None]
     assert len(set(names)) == len(names)
-    assert set(names) | DERIVED <= {field.name for field in fields(Snapshot)}
-    assert not (set(names) | DERIVED) & ({map_name(kind) for kind in KINDS} | index_names())
+    assert set(names) | DERIVED_FIELDS <= {field.name for field in fields(Snapshot)}
+    assert not (set(names) | DERIVED_FIELDS) & ({map_name(kind) for kind in KINDS} | index_names())
 
 
 @pytest.mark.parametrize(
     ("fact", "news", "known"),
     [
         (HEALTH, {FIRST: Health.ERROR, SECOND: None}, Map({FIRST: Health.ERROR})),
-        (SIGHTINGS, {FIRST: SIGHTING, SECOND: None}, Map({FIRST: SIGHTING})),
+        (PROBE_RESULTS, {FIRST: SIGHTING, SECOND: None}, Map({FIRST: SIGHTING})),
         (AGENTS, {"node1": AGENT, "node2": None}, Map({"node1": AGENT})),
-        (COVERED, {"vm1": "node2", "vm2": None}, Map({"vm1": "node2"})),
-        (COVERING, {"net1": "node2", "net2": None}, Map({"net1": "node2"})),
+        (DELEGATES, {"vm1": "node2", "vm2": None}, Map({"vm1": "node2"})),
+        (DELEGATE_PORTS, {"net1": "node2", "net2": None}, Map({"net1": "node2"})),
         (CHASSIS, {"node1": NODE, "node2": None}, Map({"node1": NODE})),
         (PLUGGED, {"vm1": "node1", "vm2": None}, Map({"vm1": "node1"})),
         (ABILITIES, frozenset({"more"}), frozenset({"more"})),
         (AGENTS_PROBE, True, True),
         (PROXIES, {"proxy": Proxy(), "other": None}, Map({"proxy": Proxy()})),
-        (WANTED_PROXIES, {PLACE: WANTED, ELSEWHERE: None}, Map({PLACE: WANTED})),
-        (REFUSED_PROXIES, {"net1": "no", "net2": None}, Map({"net1": "no"})),
+        (PROXY_PORT_CHANGES, {PLACE: WANTED, ELSEWHERE: None}, Map({PLACE: WANTED})),
+        (REJECTED_PROXY_PORTS, {"net1": "no", "net2": None}, Map({"net1": "no"})),
         (PROXIED_PROVIDERS, frozenset({"fairlead"}), frozenset({"fairlead"})),
-        (COUNTS_ANSWERS, True, True),
+        (COUNT_REPLY_BYTES, True, True),
         (GATEWAY_CHASSIS, ("gw1",), ("gw1",)),
-        (LOST_HOSTS, frozenset({"host1"}), frozenset({"host1"})),
+        (UNREACHABLE_HOSTS, frozenset({"host1"}), frozenset({"host1"})),
         (OWN_ADDRESSES, {"host1": OWN, "host2": None}, Map({"host1": OWN})),
-        (RETURNED, Map({"web": frozenset({"a"})}), Map({"web": frozenset({"a"})})),
-        (GIVEN_ELSEWHERE, {ip_address("192.0.2.9"): True, ip_address("2001:db8::9"): None}, GIVEN),
+        (RECOVERED_MEMBERS, Map({"web": frozenset({"a"})}), Map({"web": frozenset({"a"})})),
+        (EXTERNAL_ALLOCATIONS, {ip_address("192.0.2.9"): True, ip_address("2001:db8::9"): None}, GIVEN),
     ],
-    ids=[fact.field for fact in FACTS if fact.take is None],
+    ids=[fact.field for fact in FACTS if fact.apply is None],
 )
-def test_news_change_the_field_of_their_fact_alone(fact: Fact[Any], news: Any, known: Any):
+def test_fact_update_changes_only_the_field_of_that_fact(fact: Fact[Any], news: Any, known: Any):
     before = snapshot_of(MODEL)
     after = with_facts(before, fact, news)
     assert getattr(after, fact.field) == known
@@ -100,15 +100,15 @@ def test_news_change_the_field_of_their_fact_alone(fact: Fact[Any], news: Any, k
     assert with_facts(after, fact, news) == after
 
 
-def test_who_is_concerned():
+def test_fact_updates_affect_the_expected_owners():
     documents, _ = parse_model("network out 192.0.2.0/24 external\nrouter r1 gateway:out=192.0.2.9", {})
     snapshot = apply_changes(snapshot_of(MODEL), Changes(puts=tuple(documents.values())), 2)
-    assert list(HEALTH.concerns(snapshot, snapshot, {FIRST: Health.ERROR})) == [API, WEB]
-    assert list(ABILITIES.concerns(snapshot, snapshot, frozenset())) == [*map(balancer, snapshot.load_balancers)]
-    assert list(GATEWAY_CHASSIS.concerns(snapshot, snapshot, ())) == [Owner(Kind.ROUTER, "r1")]
+    assert list(HEALTH.affected_owners(snapshot, snapshot, {FIRST: Health.ERROR})) == [API, WEB]
+    assert list(ABILITIES.affected_owners(snapshot, snapshot, frozenset())) == [*map(balancer, snapshot.load_balancers)]
+    assert list(GATEWAY_CHASSIS.affected_owners(snapshot, snapshot, ())) == [Owner(Kind.ROUTER, "r1")]
     assert [
-        *PLUGGED.concerns(snapshot, snapshot, {"vm1": None}),
-        *CHASSIS.concerns(snapshot, snapshot, {"node1": None}),
+        *PLUGGED.affected_owners(snapshot, snapshot, {"vm1": None}),
+        *CHASSIS.affected_owners(snapshot, snapshot, {"node1": None}),
     ] == []
 
 
@@ -116,7 +116,7 @@ def balancer(identity: str) -> Owner:
     return Owner(Kind.LOAD_BALANCER, identity)
 
 
-def test_not_yet_not_here_and_gone_are_three_answers():
+def test_gone_unprobeable_and_unprobed_members_are_distinct_states():
     stranger = MODEL.replace("port vm2 net1 10.0.0.12", "port vm2 net1 10.0.0.12 project=other")
     snapshot = apply_changes(snapshot_of(stranger), Changes(deletes=(Owner(Kind.PORT, "vm1"),)), 2)
     snapshot = derive(snapshot, (WEB, API))
@@ -134,16 +134,16 @@ def test_not_yet_not_here_and_gone_are_three_answers():
 
 
 @pytest.mark.parametrize("health", [health for health in Health if health is not Health.PARTLY])
-def test_a_member_answers_or_is_down_or_nobody_knows(health: Health):
+def test_every_health_value_is_exactly_one_of_online_down_or_unknown(health: Health):
     assert [health is Health.ONLINE, health.is_down, not health.is_known].count(True) == 1
 
 
-def test_a_chassis_has_its_ports_whether_their_packets_flow_or_not():
+def test_chassis_ports_include_ports_without_packet_flow():
     snapshot = with_facts(Snapshot(), CHASSIS, {"node1": NODE})
     assert (ports_on(snapshot, "node1"), ports_on(snapshot, "node2")) == ({"vm1", "vm2"}, None)
 
 
-def test_a_proxy_that_begins_to_serve_concerns_those_whose_listener_it_is():
+def test_proxy_that_starts_serving_affects_load_balancers_of_its_listeners():
     text = """
 network net1 10.0.0.0/24
 proxy chassis1 net1 10.0.0.61
@@ -154,17 +154,17 @@ ssh vip=10.0.0.30 on=net1 tcp:22=a/10.0.0.11:22"""
     port = proxy_port_id("net1", "chassis1")
     first = {port: Proxy(serving=frozenset({2000}))}
     new = with_facts(old, PROXIES, first)
-    assert list(PROXIES.concerns(old, new, first)) == [WEB]
+    assert list(PROXIES.affected_owners(old, new, first)) == [WEB]
     both = {port: Proxy(serving=frozenset({2000, 2001, 2002}))}
-    assert list(PROXIES.concerns(new, with_facts(new, PROXIES, both), both)) == [API]
+    assert list(PROXIES.affected_owners(new, with_facts(new, PROXIES, both), both)) == [API]
     gone: dict[str, Proxy | None] = {port: None, "of nobody": None}
-    assert list(PROXIES.concerns(new, with_facts(new, PROXIES, gone), gone)) == [WEB]
+    assert list(PROXIES.affected_owners(new, with_facts(new, PROXIES, gone), gone)) == [WEB]
     alive = Chassis(name="chassis1", ports=Map({port: True}))
     known, dead = with_facts(new, CHASSIS, {"chassis1": alive}), {"chassis1": replace(alive, alive=False)}
-    assert {API, WEB} <= set(CHASSIS.concerns(known, with_facts(known, CHASSIS, dead), dead))
+    assert {API, WEB} <= set(CHASSIS.affected_owners(known, with_facts(known, CHASSIS, dead), dead))
 
 
-def test_an_agent_that_falls_silent_concerns_those_who_lead_to_its_proxies():
+def test_stale_agent_affects_load_balancers_with_proxies_on_its_chassis():
     text = """
 network net1 10.0.0.0/24
 proxy chassis1 net1 10.0.0.61
@@ -172,14 +172,14 @@ web vip=10.0.0.10 on=net1 http:80{proxy=2000}=a/10.0.0.11:8080"""
     heard = {"chassis1": replace(AGENT, name="chassis1")}
     node = Chassis(name="chassis1", ports=Map({proxy_port_id("net1", "chassis1"): True}))
     known = with_facts(with_facts(snapshot_of(text.strip()), CHASSIS, {"chassis1": node}), AGENTS, heard)
-    silent = {"chassis1": replace(heard["chassis1"], heard=False)}
-    away = {"chassis1": replace(heard["chassis1"], away=True)}
+    silent = {"chassis1": replace(heard["chassis1"], is_responsive=False)}
+    away = {"chassis1": replace(heard["chassis1"], is_disconnected=True)}
     for news in (silent, away):
-        assert list(AGENTS.concerns(known, with_facts(known, AGENTS, news), news)) == [WEB]
-    assert list(AGENTS.concerns(known, with_facts(known, AGENTS, heard), heard)) == []
+        assert list(AGENTS.affected_owners(known, with_facts(known, AGENTS, news), news)) == [WEB]
+    assert list(AGENTS.affected_owners(known, with_facts(known, AGENTS, heard), heard)) == []
 
 
-def test_to_proxies_of_which_no_agent_speaks_nobody_is_led_while_others_serve():
+def test_proxies_of_absent_agents_are_skipped_while_other_proxies_serve():
     text = """
 network net1 10.0.0.0/24
 proxy chassis1 net1 10.0.0.61
@@ -191,9 +191,9 @@ web vip=10.0.0.10 on=net1 http:80{proxy=2000}=a/10.0.0.11:8080"""
     known = with_facts(with_facts(snapshot_of(text.strip()), CHASSIS, nodes), PROXIES, serving)
     balancer = known.load_balancers["web"]
     agents = {name: replace(AGENT, name=name) for name in nodes}
-    assert absent_proxies(with_facts(known, AGENTS, agents), balancer) == frozenset()
-    for gone in ({"away": True}, {"heard": False}):
+    assert find_proxies_not_serving(with_facts(known, AGENTS, agents), balancer) == frozenset()
+    for gone in ({"is_disconnected": True}, {"is_responsive": False}):
         one, both = ({name: replace(agents[name], **gone) for name in names} for names in (("chassis1",), (*nodes,)))
         there = with_facts(known, AGENTS, {**agents, **one})
-        assert absent_proxies(there, balancer) == {f"web-http-80/{ports['chassis1']}"}
-        assert absent_proxies(with_facts(known, AGENTS, both), balancer) == frozenset()
+        assert find_proxies_not_serving(there, balancer) == {f"web-http-80/{ports['chassis1']}"}
+        assert find_proxies_not_serving(with_facts(known, AGENTS, both), balancer) == frozenset()

@@ -10,12 +10,12 @@ from fairlead.cli.members import render
 from fairlead.model.documents.agent import Agent
 from fairlead.model.documents.chassis import Chassis
 from fairlead.model.documents.health import Health
-from fairlead.model.documents.probe_result import Sighting
-from fairlead.model.queries.health_table import NO_AGENT, NOBODYS, health_table
+from fairlead.model.documents.probe_result import ProbeResult
+from fairlead.model.queries.health_table import NO_AGENT, NO_PORT_FOR_ADDRESS, health_table
 from fairlead.model.queries.probes import targets
 from fairlead.model.registry.changeset import Changes, apply_changes
 from fairlead.model.snapshot import Snapshot
-from fairlead.runtime.steps import at_once
+from fairlead.runtime.steps import run_to_completion
 from harness.story import parse_model
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -29,7 +29,7 @@ local-ip lip net1 10.0.0.200 monitor=TCP+port=81 +vm1
 """
 
 
-def test_the_table_says_of_each_who_probes_it_where_and_what_came_of_it():
+def test_health_table_shows_prober_chassis_status_and_error_per_member():
     documents, _ = parse_model(MODEL.strip(), {})
     nodes = {
         name: Chassis(name=name, host=name, ports=Map({port: True})) for name, port in (("n1", "vm1"), ("n2", "vm2"))
@@ -37,15 +37,15 @@ def test_the_table_says_of_each_who_probes_it_where_and_what_came_of_it():
     empty = Snapshot(agents_probe=True, chassis=Map(nodes), plugged=Map(vm1="n1", vm2="n2"))
     snapshot = apply_changes(empty, Changes(puts=tuple(documents.values())), 1)
     first = next(targets(snapshot, snapshot.load_balancers["web"])).endpoint
-    seen = Sighting(
+    seen = ProbeResult(
         health=Health.ERROR, chassis="n1", since=NOW - timedelta(minutes=5), error="it refuses", latency=0.002
     )
     agent = Agent(name="n1", since=NOW, heartbeat=5.0)
     snapshot = replace(snapshot, sightings=Map({first: seen}), agents=Map(n1=agent))
-    rows = at_once(health_table(snapshot))
+    rows = run_to_completion(health_table(snapshot))
     assert [(row.id, row.chassis, row.status, row.error) for row in rows] == [
         ("web-a", "n1", "ERROR", "it refuses"),
-        ("web-gone", "", "GONE", NOBODYS),
+        ("web-gone", "", "GONE", NO_PORT_FOR_ADDRESS),
         ("web-b", "n2", "UNPROBED", NO_AGENT),
         ("vm1", "n1", "UNPROBED", ""),
     ]
@@ -53,7 +53,7 @@ def test_the_table_says_of_each_who_probes_it_where_and_what_came_of_it():
     text = render(told, NOW)
     assert text[1].split("  ")[0] == "web-a"
     assert all(word in text[1] for word in ("10.0.0.11:80", "HTTP", "agents", "5 min", "2.0 ms", "it refuses"))
-    assert any(NOBODYS in line for line in text)
+    assert any(NO_PORT_FOR_ADDRESS in line for line in text)
 
 
 def site(**more: Any) -> Snapshot:
@@ -69,24 +69,24 @@ def site(**more: Any) -> Snapshot:
     return apply_changes(empty, Changes(puts=tuple(documents.values())), 1)
 
 
-def seen_by(chassis: str, health: Health, error: str = "") -> Sighting:
-    return Sighting(health=health, chassis=chassis, since=NOW, error=error)
+def seen_by(chassis: str, health: Health, error: str = "") -> ProbeResult:
+    return ProbeResult(health=health, chassis=chassis, since=NOW, error=error)
 
 
-def test_a_covered_member_is_shown_on_its_own_chassis_and_by_whom_it_is_probed():
+def test_delegated_member_is_shown_with_its_own_chassis_and_its_prober():
     snapshot = site()
-    stale = snapshot.agents.set("n1", replace(snapshot.agents["n1"], heard=False))
+    stale = snapshot.agents.set("n1", replace(snapshot.agents["n1"], is_responsive=False))
     snapshot = replace(snapshot, agents=stale, covered=Map(vm1="n3"))
     first, second = (
         each.endpoint for each in targets(snapshot, snapshot.load_balancers["web"]) if each.endpoint.port_id
     )
     seen = Map({first: seen_by("n3", Health.ERROR, "refused"), second: seen_by("n2", Health.ONLINE)})
-    rows = {row.id: row for row in at_once(health_table(replace(snapshot, sightings=seen)))}
+    rows = {row.id: row for row in run_to_completion(health_table(replace(snapshot, sightings=seen)))}
     assert {name: (rows[name].chassis, rows[name].prober) for name in ("web-a", "web-b")} == {
         "web-a": ("n1", "n3"),
         "web-b": ("n2", "n2"),
     }
-    before = {row.id: row for row in at_once(health_table(snapshot))}  # not yet probed
+    before = {row.id: row for row in run_to_completion(health_table(snapshot))}  # not yet probed
     assert (before["web-a"].chassis, before["web-a"].prober) == ("n1", "n3")
     text = render([{**asdict(row), "since": None} for row in rows.values()], NOW)
     by, where = text[0].index("BY"), text[0].index("CHASSIS")
@@ -96,30 +96,30 @@ def test_a_covered_member_is_shown_on_its_own_chassis_and_by_whom_it_is_probed()
     assert (line[by:where].strip(), line[where:].split()[0]) == ("agents", "n2")
 
 
-def test_those_that_are_down_come_first_and_then_those_that_nobody_knows():
+def test_health_table_lists_down_members_first_and_unknown_members_second():
     snapshot = site()
     first, second = (
         each.endpoint for each in targets(snapshot, snapshot.load_balancers["web"]) if each.endpoint.port_id
     )
     (replica,) = (each.endpoint for each in targets(snapshot, snapshot.local_ips["lip"]))
     seen = {first: seen_by("n1", Health.ONLINE), replica: seen_by("n1", Health.ERROR)}
-    rows = at_once(health_table(replace(snapshot, sightings=Map(seen))))
+    rows = run_to_completion(health_table(replace(snapshot, sightings=Map(seen))))
     assert [(row.id, row.status) for row in rows] == [
         ("web-gone", "GONE"),
         ("vm1", "ERROR"),
         ("web-b", "UNPROBED"),
         ("web-a", "ONLINE"),
     ]
-    stale = replace(snapshot.agents["n1"], heard=False)
+    stale = replace(snapshot.agents["n1"], is_responsive=False)
     snapshot = replace(snapshot, sightings=Map({**seen, second: seen_by("n2", Health.ONLINE)}))
-    rows = at_once(health_table(replace(snapshot, agents=snapshot.agents.set("n1", stale))))
+    rows = run_to_completion(health_table(replace(snapshot, agents=snapshot.agents.set("n1", stale))))
     assert [(row.id, row.status, bool(row.error)) for row in rows][2:] == [
         ("web-a", "ONLINE", True),  # the last result: a newer one is not available
         ("web-b", "ONLINE", False),
     ]
 
 
-def test_a_member_behind_a_plain_host_is_shown_on_its_host():
+def test_member_routed_by_a_plain_host_is_shown_on_its_host():
     model = """
 network pool announced 203.0.113.0/24
 host h1 1 192.0.2.21 10.1.0.0/24
@@ -127,5 +127,5 @@ web vip=203.0.113.10 on=pool provider=native tcp:80{monitor=TCP}=a/10.1.0.7:80
 """
     documents, _ = parse_model(model.strip(), {})
     snapshot = apply_changes(Snapshot(agents_probe=True), Changes(puts=tuple(documents.values())), 1)
-    (row,) = at_once(health_table(snapshot))
+    (row,) = run_to_completion(health_table(snapshot))
     assert (row.chassis, row.status) == ("h1", "UNPROBED")

@@ -7,32 +7,32 @@ from pathlib import Path
 import pytest
 from immutables import Map
 
-from fairlead.model.documents.indexes import Holders, Unique
+from fairlead.model.documents.indexes import SharedKeys, UniqueIndex
 from fairlead.model.documents.network import Port
 from fairlead.model.documents.owner import WITHOUT_DOCUMENTS, Kind, Owner
 from fairlead.model.registry.changeset import Changes, apply_changes, index_names
-from fairlead.model.registry.facts import DERIVED, FACTS
+from fairlead.model.registry.facts import DERIVED_FIELDS, FACTS
 from fairlead.model.registry.kinds import KINDS, claims, has_rows, owner_of
 from fairlead.model.snapshot import Aggregate, Snapshot, map_name
 from harness.language import COMMON
-from harness.story import read_story
+from harness.story import read_case
 
-STORIES = [read_story(path) for path in sorted((Path(__file__).parent.parent / "cases").glob("*.txt"))]
+STORIES = [read_case(path) for path in sorted((Path(__file__).parent.parent / "cases").glob("*.txt"))]
 DOCUMENTS = [document for story in STORIES for state in story.states for document in state.documents.values()]
-FACT_FIELDS = {fact.field for fact in FACTS if fact.take is None} | DERIVED
+FACT_FIELDS = {fact.field for fact in FACTS if fact.apply is None} | DERIVED_FIELDS
 WRITTEN = {"part_histories", "generations"}
 """Indexes that depend on the time of writes."""
 STEPS = 150
 
 
-def test_every_map_is_of_documents_or_an_index_or_a_fact():
-    maps = {field.name for field in fields(Snapshot) if isinstance(field.default, Map | Holders)}
+def test_every_snapshot_map_holds_documents_an_index_or_a_fact():
+    maps = {field.name for field in fields(Snapshot) if isinstance(field.default, Map | SharedKeys)}
     facts = {name for name in FACT_FIELDS if isinstance(getattr(Snapshot(), name), Map)}
     assert maps == {map_name(kind) for kind in KINDS} | index_names() | facts | WRITTEN
     assert KINDS.keys() == set(Kind) - WITHOUT_DOCUMENTS
 
 
-def test_every_document_has_the_owner_of_its_kind():
+def test_every_document_is_owned_by_its_declared_kind():
     for kind, declared in KINDS.items():
         assert declared.document.__name__.lower() == kind.name.replace("_", "").lower()
     found = {owner_of(document).kind for document in DOCUMENTS}
@@ -41,12 +41,12 @@ def test_every_document_has_the_owner_of_its_kind():
 
 def own(document: Aggregate) -> set[object]:
     """Return the keys that the store, or the randomness of ids, makes unique per document."""
-    indexes = (index for index in KINDS[owner_of(document).kind].indexes if isinstance(index, Unique))
-    return {(index.name, key) for index in indexes for key in index.take(document)} | claims(document)
+    indexes = (index for index in KINDS[owner_of(document).kind].indexes if isinstance(index, UniqueIndex))
+    return {(index.name, key) for index in indexes for key in index.extract(document)} | claims(document)
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_indexes_are_those_of_a_snapshot_built_from_nothing(seed: int):
+def test_incremental_indexes_equal_the_indexes_of_a_fresh_snapshot(seed: int):
     """Indexes equal those built from nothing, after documents of all cases were added, changed and removed in random
     order."""
     chance = random.Random(seed)
@@ -71,7 +71,7 @@ def test_indexes_are_those_of_a_snapshot_built_from_nothing(seed: int):
     assert [name for name in (*index_names(), "part_histories", "generations") if getattr(empty, name)] == []
 
 
-def test_two_that_change_places_in_one_write_have_each_others_keys():
+def test_ports_that_swap_macs_in_one_write_are_indexed_correctly():
     first, second = (Port(id=name, network_id="n", mac_address=mac, **COMMON) for name, mac in (("a", "1"), ("b", "2")))
     before = apply_changes(Snapshot(), Changes(puts=(first, second)), 1)
     swapped = (replace(first, mac_address="2"), replace(second, mac_address="1"))

@@ -5,45 +5,45 @@ from dataclasses import replace
 import pytest
 
 from fairlead.model.documents.health import Health
-from fairlead.model.queries.liveness import Heartbeat, find_dead, why_silent
+from fairlead.model.queries.liveness import Heartbeat, explain_unavailability, find_dead
 
 PATIENCE = 45.0
-LIVING = [Heartbeat(name=f"node{number}", count=9, confirmed=1000.0) for number in range(3)]
-LATE = Heartbeat(name="late", count=5, confirmed=900.0)
+LIVING = [Heartbeat(name=f"node{number}", nb_cfg=9, confirmed_at=1000.0) for number in range(3)]
+LATE = Heartbeat(name="late", nb_cfg=5, confirmed_at=900.0)
 
 
 def dead(*heartbeats: Heartbeat, now: float = 0.0) -> set[str]:
     return set(find_dead(heartbeats, now, PATIENCE))
 
 
-def test_who_lags_behind_the_others_is_dead():
+def test_chassis_lagging_behind_the_others_is_dead():
     assert dead(*LIVING, LATE) == {"late"}
 
 
 @pytest.mark.parametrize(
     "alive",
     [
-        replace(LATE, confirmed=1000.0 - PATIENCE),
-        replace(LATE, count=9),
-        replace(LATE, seen=-PATIENCE),
+        replace(LATE, confirmed_at=1000.0 - PATIENCE),
+        replace(LATE, nb_cfg=9),
+        replace(LATE, seen_at=-PATIENCE),
     ],
     ids=["not for long", "its clock is wrong, and its count is not", "its clock is wrong, and it was seen"],
 )
-def test_who_is_late_is_not_dead(alive: Heartbeat):
+def test_chassis_late_only_briefly_or_only_by_its_clock_is_not_dead(alive: Heartbeat):
     assert dead(*LIVING, alive) == set()
 
 
-def test_who_was_seen_long_ago_is_dead():
-    assert dead(*LIVING, replace(LATE, seen=0.0), now=PATIENCE + 1) == {"late"}
+def test_chassis_last_seen_long_ago_is_dead():
+    assert dead(*LIVING, replace(LATE, seen_at=0.0), now=PATIENCE + 1) == {"late"}
 
 
 @pytest.mark.parametrize(("late", "believed"), [(1, True), (3, True), (4, False), (30, False)])
-def test_nothing_is_believed_when_most_lag(late: int, believed: bool):
+def test_no_chassis_is_marked_dead_when_most_chassis_lag(late: int, believed: bool):
     heartbeats = [replace(LATE, name=f"late{number}") for number in range(late)]
     assert dead(*LIVING, *heartbeats) == ({heartbeat.name for heartbeat in heartbeats} if believed else set())
 
 
-def test_of_two_one_may_be_dead_and_alone_nobody_is():
+def test_one_of_two_chassis_may_be_dead_but_a_single_one_is_not():
     assert dead(LIVING[0], LATE) == {"late"}
     assert dead(LATE) == set()
     assert dead() == set()
@@ -58,5 +58,5 @@ def test_of_two_one_may_be_dead_and_alone_nobody_is():
         (False, False, Health.UNPLUGGED),
     ],
 )
-def test_why_nothing_at_a_port_answers(works: bool, alive: bool, why: Health | None):
-    assert why_silent(works=works, alive=alive) is why
+def test_port_unavailability_is_explained_as_unplugged_or_stranded(works: bool, alive: bool, why: Health | None):
+    assert explain_unavailability(works=works, alive=alive) is why

@@ -34,7 +34,7 @@ CONNECTED = {"net1", "net2", "net3", "r1", "r2"}
         (("r1-public",), {"r1-public", "public", *CONNECTED}),  # the chassis that has a gateway
     ],
 )
-def test_a_node_has_what_its_ports_can_reach(ports: tuple[str, ...], local: set[str]):
+def test_node_has_the_datapaths_that_its_ports_reach(ports: tuple[str, ...], local: set[str]):
     documents, _ = parse_model(MODEL.strip(), {})
     snapshot = apply_changes(Snapshot(), Changes(puts=tuple(documents.values())), 1)
     assert local_places(snapshot, ports) == local

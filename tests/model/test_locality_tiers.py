@@ -11,15 +11,15 @@ from immutables import Map
 
 from fairlead.compilers.ovn import compile_owner
 from fairlead.compilers.ovn.compiler import compile_in_steps
-from fairlead.compilers.ovn.locality import MOST_BACKENDS
+from fairlead.compilers.ovn.locality import MAX_CHASSIS_BACKENDS
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.dataplane.ovn_chassis import ChassisVariable
-from fairlead.model.documents.apportionment import LARGEST
+from fairlead.model.documents.apportionment import MAX_SLOTS
 from fairlead.model.documents.chassis import Chassis
 from fairlead.model.documents.loadbalancer import Pool
 from fairlead.model.documents.owner import Kind, Owner
-from fairlead.model.documents.pool_slot_tables import slots_near, slots_of
-from fairlead.model.queries.locality_tiers import Near, members_near
+from fairlead.model.documents.pool_slot_tables import slots_for_tiers, slots_of
+from fairlead.model.queries.locality_tiers import TiersByChassis, find_tiers_by_chassis
 from fairlead.model.registry.changeset import Changes, apply_changes
 from fairlead.model.registry.facts import CHASSIS, PLUGGED, with_facts
 from fairlead.model.snapshot import Snapshot
@@ -37,11 +37,11 @@ def near_keys(pool: Pool, near: Sequence[frozenset[int]], down: frozenset[int]) 
     down."""
     gone = frozenset(member.id for member in pool.members if member.ordinal in down)
     tiers = [[member for member in pool.members if member.ordinal in some] for some in near]
-    return keys(slots_near(pool, 4, tiers, gone, slots_of(pool, 4, gone)))
+    return keys(slots_for_tiers(pool, 4, tiers, gone, slots_of(pool, 4, gone)))
 
 
 @given(WEIGHTS, st.randoms(use_true_random=False))
-def test_deaths_returns_and_moves_in_any_order_move_only_what_the_one_had_or_gets(weights: list[int], random: Random):
+def test_failure_recovery_or_move_of_a_member_moves_only_its_own_slots(weights: list[int], random: Random):
     """Failures, recoveries and moves change only the member's own slots, per place, while the place has a living member
     before and after, or neither time."""
     pool = make_pool(*(make_member(number, weight) for number, weight in enumerate(weights)))
@@ -60,7 +60,7 @@ def test_deaths_returns_and_moves_in_any_order_move_only_what_the_one_had_or_get
 
 
 @given(WEIGHTS, st.randoms(use_true_random=False))
-def test_the_tiers_serve_in_their_order_and_an_ordinary_member_before_any_backup(weights: list[int], random: Random):
+def test_tiers_serve_in_order_and_ordinary_members_before_backups(weights: list[int], random: Random):
     """Tiers serve in order: chassis, zone, everywhere; then the backups likewise. In each tier a failure or recovery
     moves only the necessary slots."""
     pool = make_pool(*(make_member(number, weight, backup=number % 3 == 0) for number, weight in enumerate(weights)))
@@ -87,11 +87,11 @@ def test_the_tiers_serve_in_their_order_and_an_ordinary_member_before_any_backup
         down = new
 
 
-def test_two_of_twenty_are_even_as_chance_makes_it():
+def test_two_local_members_of_twenty_share_slots_evenly_within_chance():
     pool = make_pool(*(make_member(number) for number in range(20)))
     pairs = ((one, two) for one in range(20) for two in range(one))
     shares = [near_keys(pool, [frozenset(pair)], frozenset()).count(pair[0]) for pair in pairs]
-    assert max(abs(share - LARGEST / 2) for share in shares) < 32  # four standard deviations
+    assert max(abs(share - MAX_SLOTS / 2) for share in shares) < 32  # four standard deviations
 
 
 MODEL = """\
@@ -113,30 +113,30 @@ def node(name: str, *ports: str, host: str = "", zones: Iterable[str] = ()) -> C
     return Chassis(name=name, host=host, zones=frozenset(zones), ports=Map(dict.fromkeys(ports, True)))
 
 
-def test_who_is_concerned_by_ports_and_chassis():
+def test_chassis_zone_and_port_changes_affect_load_balancers_with_locality():
     old = snapshot_of(MODEL)
     new = with_facts(old, CHASSIS, {"c1": node("c1", "vm1")})
-    assert list(CHASSIS.concerns(old, new, {"c1": None})) == [WEB], "one joined"
-    assert list(CHASSIS.concerns(new, new, {"c1": None})) == [], "a port more, or whether it lives"
-    assert list(CHASSIS.concerns(new, old, {"c1": None})) == [WEB], "one left"
+    assert list(CHASSIS.affected_owners(old, new, {"c1": None})) == [WEB], "one joined"
+    assert list(CHASSIS.affected_owners(new, new, {"c1": None})) == [], "a port more, or whether it lives"
+    assert list(CHASSIS.affected_owners(new, old, {"c1": None})) == [WEB], "one left"
     moved = with_facts(new, CHASSIS, {"c1": node("c1", "vm1", zones=["az1"])})
-    assert list(CHASSIS.concerns(new, moved, {"c1": None})) == [WEB], "one is in another zone"
-    assert list(CHASSIS.concerns(moved, moved, {"c1": None})) == [], "in the same as before"
+    assert list(CHASSIS.affected_owners(new, moved, {"c1": None})) == [WEB], "one is in another zone"
+    assert list(CHASSIS.affected_owners(moved, moved, {"c1": None})) == [], "in the same as before"
     for port, owners in (("vm1", [WEB]), ("vm2", []), ("nobody's", [])):
-        assert list(PLUGGED.concerns(new, new, {port: None})) == owners
+        assert list(PLUGGED.affected_owners(new, new, {port: None})) == owners
 
 
-def test_a_member_is_on_the_chassis_that_has_its_port():
+def test_member_is_on_the_chassis_that_has_its_port():
     """A member is on the chassis with its port, even if two chassis report one hostname. Ports of other projects are on
     none."""
     snapshot = with_facts(snapshot_of(MODEL), CHASSIS, {name: node(name, host="node") for name in ("c1", "c2")})
     snapshot = with_facts(snapshot, CHASSIS, {"c2": node("c2", "vm1", "theirs", host="node")})
     snapshot = with_facts(snapshot, PLUGGED, {"vm1": "node", "theirs": "node"})
-    found = members_near(snapshot, snapshot.load_balancers["web"])
+    found = find_tiers_by_chassis(snapshot, snapshot.load_balancers["web"])
     assert told(found) == {"c2": [["web-a"]]}
 
 
-def told(near: Near) -> dict[str, list[list[str]]]:
+def told(near: TiersByChassis) -> dict[str, list[list[str]]]:
     return {
         name: [[member.id for member in tier] for tiers in pools.values() for tier in tiers]
         for name, pools in near.items()
@@ -144,7 +144,7 @@ def told(near: Near) -> dict[str, list[list[str]]]:
 
 
 @pytest.mark.parametrize(("option", "own"), [("near", [["web-a"]]), ("near=zone", [])])
-def test_chassis_share_what_they_have_in_their_zones(option: str, own: list[list[str]]):
+def test_chassis_use_the_members_of_their_own_zones(option: str, own: list[list[str]]):
     """A chassis in two zones has the members of both. A chassis without a zone has none."""
     model = MODEL.replace("{near}", f"{{{option}}}").replace("10.0.0.13:80", "10.0.0.12:80")
     zones = {"c1": "a", "c2": "b", "c3": "ab", "c4": "a", "c5": "", "c6": "c"}
@@ -152,7 +152,7 @@ def test_chassis_share_what_they_have_in_their_zones(option: str, own: list[list
     nodes = {name: node(name, *ports.get(name, []), zones=zones[name]) for name in zones}
     snapshot = with_facts(snapshot_of(model), CHASSIS, nodes)
     snapshot = with_facts(snapshot, PLUGGED, {port: name for name, (port,) in ports.items()})
-    found = members_near(snapshot, snapshot.load_balancers["web"])
+    found = find_tiers_by_chassis(snapshot, snapshot.load_balancers["web"])
     both = [["web-a", "web-c"]]
     second = [["web-c"]] if own else []
     assert told(found) == {
@@ -163,7 +163,7 @@ def test_chassis_share_what_they_have_in_their_zones(option: str, own: list[list
     }
 
 
-def test_the_most_that_chassis_may_have():
+def test_chassis_tables_over_the_backend_limit_are_rejected():
     """The maximum number of tables of the largest size is accepted; one more port is refused, whatever is observed."""
 
     def compile_ports(number: int) -> list[ChassisVariable]:
@@ -173,15 +173,15 @@ def test_the_most_that_chassis_may_have():
         rows = compile_owner(snapshot, Owner(Kind.LOAD_BALANCER, "big")).values()
         return [row for row in rows if isinstance(row, ChassisVariable)]
 
-    most = MOST_BACKENDS // LARGEST
+    most = MAX_CHASSIS_BACKENDS // MAX_SLOTS
     assert len(compile_ports(most)) == most + 1
     with pytest.raises(Unsupported, match="of 2048"):
         compile_ports(most + 1)
 
 
-def test_chassis_are_compiled_one_after_the_other():
+def test_compilation_yields_after_each_chassis_row():
     """Compilation yields after each row and builds rows lazily: the longest step is that of one table."""
-    hosts = {f"vm{number}": f"10.0.{number // 200}.{number % 200 + 10}" for number in range(LARGEST)}
+    hosts = {f"vm{number}": f"10.0.{number // 200}.{number % 200 + 10}" for number in range(MAX_SLOTS)}
     ports = "".join(f"port {port} net1 {address}\n" for port, address in hosts.items())
     members = ",".join(f"{port}/{address}:80" for port, address in hosts.items())
     model = f"network net1 10.0.0.0/16\n{ports}web vip=10.0.250.10 on=net1 tcp:80{{near}}={members}\n"

@@ -12,7 +12,7 @@ from fairlead.model.documents.addresses import derive_mac
 from fairlead.model.queries import neighbours
 from fairlead.model.registry.changeset import Changes, apply_changes
 from fairlead.model.snapshot import Snapshot
-from fairlead.runtime.steps import at_once
+from fairlead.runtime.steps import run_to_completion
 from harness.story import parse_model
 
 MODEL = """
@@ -40,11 +40,11 @@ def told(snapshot: Snapshot, ports: Collection[str], **remembered: list[str]) ->
             tuple(sorted(each.ports)),
             {str(one.address): (one.mac, one.lasting, one.unheard) for one in each.neighbours},
         )
-        for network, each in at_once(neighbours.neighbourhoods(snapshot, ports, asked)).items()
+        for network, each in run_to_completion(neighbours.list_announcements(snapshot, ports, asked)).items()
     }
 
 
-def test_a_node_is_told_of_local_ips_on_the_networks_of_its_own_machines():
+def test_node_receives_local_ips_on_the_networks_of_its_own_ports():
     snapshot = snapshot_of(BOTH)
     lasting = {"10.0.0.200": (VIRTUAL, True, ()), "fd00:a::200": (VIRTUAL, True, ())}
     assert told(snapshot, ["vma", "vmb", "somebody-elses"]) == {"net1": (("vma", "vmb"), lasting)}
@@ -52,7 +52,7 @@ def test_a_node_is_told_of_local_ips_on_the_networks_of_its_own_machines():
     assert told(snapshot_of(), ["vma"]) == {}
 
 
-def test_whoever_has_the_address_does_not_hear_of_it():
+def test_ports_that_own_the_address_are_excluded_from_its_neighbour_entry():
     """Ports with the address itself are excluded: the owner's, and replicas in passthrough mode."""
     snapshot = snapshot_of("local-ip lip net1 10.0.0.200 port=owner +vma passthrough\n")
     assert told(snapshot, ["vma", "vmb", "owner"]) == {
@@ -62,7 +62,7 @@ def test_whoever_has_the_address_does_not_hear_of_it():
     assert told(translated, ["vma", "owner"])["net1"][1]["10.0.0.200"] == (VIRTUAL, True, ("owner",))
 
 
-def test_what_was_a_local_ip_is_its_ports_again():
+def test_former_local_ip_resolves_to_the_mac_of_its_port():
     found = told(snapshot_of(), ["vmb", "owner"], net1=["10.0.0.200", "fd00:a::200", "10.0.0.99"])
     assert found == {
         "net1": (
@@ -72,7 +72,7 @@ def test_what_was_a_local_ip_is_its_ports_again():
     }
 
 
-def test_what_was_a_local_ip_may_be_a_routers_or_a_virtual_one_now():
+def test_former_local_ip_may_resolve_to_a_router_or_a_new_virtual_address():
     more = "router r1 net1=10.0.0.1\nlb1 vip=10.0.0.50 on=net1 tcp:80=a/10.0.0.11:8080\nlocal-ip lip net1 10.0.0.60\n"
     snapshot = snapshot_of(more)
     interface = snapshot.ports[snapshot.addresses["net1", ip_address("10.0.0.1")]]
@@ -84,19 +84,19 @@ def test_what_was_a_local_ip_may_be_a_routers_or_a_virtual_one_now():
     }
 
 
-def test_nothing_is_told_of_networks_where_the_node_has_no_machine():
+def test_node_receives_no_neighbours_of_networks_without_its_ports():
     assert told(snapshot_of(BOTH), ["vmc"], net1=["10.0.0.200"]) == {}
 
 
-def test_of_too_many_the_oldest_of_a_network_and_the_networks_with_few_come_first(monkeypatch: pytest.MonkeyPatch):
+def test_neighbour_limits_keep_oldest_entries_and_small_networks_first(monkeypatch: pytest.MonkeyPatch):
     snapshot = snapshot_of(BOTH + "local-ip other net2 10.0.0.200 port=vmc\nlocal-ip more net1 10.0.0.9\n")
     lip = snapshot.local_ips["lip"]
     younger = replace(lip, created_at=lip.created_at + timedelta(seconds=1))
     snapshot = apply_changes(snapshot, Changes(puts=(younger,)), 2)
 
     def count(of_network: int, in_all: int) -> dict[str, list[str]]:
-        monkeypatch.setattr(neighbours, "MOST_OF_NETWORK", of_network)
-        monkeypatch.setattr(neighbours, "MOST_NEIGHBOURS", in_all)
+        monkeypatch.setattr(neighbours, "MAX_LOCAL_IPS_PER_NETWORK", of_network)
+        monkeypatch.setattr(neighbours, "MAX_NEIGHBOURS", in_all)
         return {network: list(each) for network, (_, each) in told(snapshot, ["vma", "vmc"]).items()}
 
     assert count(3, 9) == {"net2": ["10.0.0.200"], "net1": ["10.0.0.9", "10.0.0.200", "fd00:a::200"]}

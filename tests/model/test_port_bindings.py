@@ -4,9 +4,9 @@ from datetime import UTC, datetime
 import pytest
 
 from fairlead.model.documents.network import Port, PortUse
-from fairlead.model.queries.port_bindings import is_plugged, waits_for_a_node
+from fairlead.model.queries.port_bindings import has_pluggable_ports, is_plugged
 from fairlead.model.registry.changeset import Changes, apply_changes
-from fairlead.model.registry.facts import PLUGGED, PluggedNews, with_facts
+from fairlead.model.registry.facts import PLUGGED, PluggedUpdate, with_facts
 from fairlead.model.snapshot import Snapshot
 
 PORT = Port(
@@ -14,11 +14,11 @@ PORT = Port(
 )
 
 
-def plug(snapshot: Snapshot, news: PluggedNews) -> Snapshot:
+def plug(snapshot: Snapshot, news: PluggedUpdate) -> Snapshot:
     return with_facts(snapshot, PLUGGED, news)
 
 
-def test_what_is_no_news_makes_no_snapshot():
+def test_unchanged_port_bindings_return_the_same_snapshot():
     there = plug(Snapshot(), {"p": "one", "q": None})
     assert dict(there.plugged) == {"p": "one"}
     assert plug(there, {"p": "one", "q": None}) is there
@@ -37,8 +37,8 @@ def test_what_is_no_news_makes_no_snapshot():
         (PortUse.FLOATING_IP, False, False),
     ],
 )
-def test_whose_status_waits_for_a_node(device_owner: str, waits: bool, before: bool):
+def test_device_owner_decides_if_the_port_status_waits_for_a_node(device_owner: str, waits: bool, before: bool):
     port = replace(PORT, device_owner=device_owner)
     snapshot = apply_changes(Snapshot(), Changes(puts=(port,)), 1)
-    assert (waits_for_a_node(snapshot), is_plugged(snapshot, port)) == (waits, before)
+    assert (has_pluggable_ports(snapshot), is_plugged(snapshot, port)) == (waits, before)
     assert is_plugged(plug(snapshot, {"p": "one"}), port)

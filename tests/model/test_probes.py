@@ -9,18 +9,24 @@ from fairlead.model.documents.addresses import parse_address
 from fairlead.model.documents.health import Health
 from fairlead.model.documents.network import PortUse
 from fairlead.model.documents.owner import Kind, Owner
-from fairlead.model.queries.probes import derive_health, endpoints, find_source, probe_port_id, sourceless_subnets
+from fairlead.model.queries.probes import (
+    derive_health,
+    endpoints,
+    find_source,
+    probe_port_id,
+    subnets_without_probe_source,
+)
 from fairlead.model.registry.changeset import Changes, apply_changes
-from harness.probes import API, FIRST, MODEL, SECOND, SIX, STRANGE, WEB, observe, snapshot_of
+from harness.probes import API, FIRST, MODEL, SECOND, SIX, UNKNOWN_ENDPOINT, WEB, observe, snapshot_of
 
 
-def test_nobody_is_down_before_somebody_says_so():
+def test_no_member_is_down_before_the_first_probe_result():
     snapshot = derive_health(snapshot_of(MODEL), (WEB, API))
     assert (dict(snapshot.down), dict(snapshot.online)) == ({}, {})
     assert set(endpoints(snapshot, snapshot.load_balancers["web"])) == {FIRST, SECOND, SIX}
 
 
-def test_what_is_seen_of_an_endpoint_holds_for_all_who_ask():
+def test_probe_result_applies_to_all_load_balancers_with_the_endpoint():
     snapshot, changed = observe(snapshot_of(MODEL), {FIRST: Health.ERROR, SECOND: Health.ONLINE, SIX: Health.ONLINE})
     assert changed == (API, WEB)
     assert dict(snapshot.down) == {"web": {"web-a"}, "api": {"api-c"}}
@@ -30,20 +36,20 @@ def test_what_is_seen_of_an_endpoint_holds_for_all_who_ask():
     assert (dict(snapshot.down), snapshot.online["api"]) == ({}, {"api-c"})
 
 
-def test_only_what_changes_rows_is_news():
-    snapshot, changed = observe(snapshot_of(MODEL), {FIRST: Health.ONLINE, STRANGE: Health.ERROR})
+def test_only_results_that_change_rows_report_affected_owners():
+    snapshot, changed = observe(snapshot_of(MODEL), {FIRST: Health.ONLINE, UNKNOWN_ENDPOINT: Health.ERROR})
     assert (changed, dict(snapshot.down)) == ((), {})
     _, changed = observe(snapshot, {FIRST: None})
     assert changed == ()
 
 
-def test_unknown_again_serves_again():
+def test_member_serves_again_after_its_probe_result_is_withdrawn():
     snapshot, _ = observe(snapshot_of(MODEL), {SECOND: Health.ERROR})
     snapshot, changed = observe(snapshot, {SECOND: None})
     assert (changed, dict(snapshot.down), dict(snapshot.health)) == ((WEB,), {}, {})
 
 
-def test_health_goes_with_its_load_balancer():
+def test_health_is_removed_with_its_load_balancer():
     snapshot, _ = observe(snapshot_of(MODEL), {FIRST: Health.ERROR})
     snapshot = derive_health(apply_changes(snapshot, Changes(deletes=(WEB,)), 2), [WEB])
     assert dict(snapshot.down) == {"api": {"api-c"}}
@@ -52,13 +58,13 @@ def test_health_goes_with_its_load_balancer():
     assert (dict(snapshot.watched), dict(snapshot.down)) == ({}, {})
 
 
-def test_a_member_whose_machine_is_gone_is_down():
+def test_member_is_down_after_its_port_is_deleted():
     snapshot = apply_changes(snapshot_of(MODEL), Changes(deletes=(Owner(Kind.PORT, "vm2"),)), 2)
     assert dict(derive_health(snapshot, (WEB, API)).down) == {"web": {"web-b"}}
 
 
 @pytest.mark.parametrize("what", ["monitor", "pool", "balancer"])
-def test_what_is_disabled_is_not_probed(what: str):
+def test_members_of_disabled_monitors_pools_or_balancers_are_not_probed(what: str):
     snapshot, _ = observe(snapshot_of(MODEL), {FIRST: Health.ERROR})
     balancer = snapshot.load_balancers["api"]
     pool = balancer.pools[0]
@@ -72,25 +78,25 @@ def test_what_is_disabled_is_not_probed(what: str):
     assert "api" not in snapshot.down
 
 
-def test_where_probes_come_from():
+def test_probe_source_is_the_probe_port_or_a_link_local_address():
     snapshot = snapshot_of(MODEL)
     assert str(find_source(snapshot, FIRST)) == "10.0.0.2"
     assert str(find_source(snapshot, SIX)).startswith("fe80::")
     assert snapshot.ports[probe_port_id("10.0.0.0/24")].device_owner == PortUse.PROBE
-    assert sourceless_subnets(snapshot, snapshot.load_balancers["web"]) == {}
+    assert subnets_without_probe_source(snapshot, snapshot.load_balancers["web"]) == {}
     snapshot = snapshot_of(MODEL.replace("probes net1 10.0.0.2\n", ""))
     assert find_source(snapshot, FIRST) is None
-    assert sourceless_subnets(snapshot, snapshot.load_balancers["web"]) == {"10.0.0.0/24": "net1"}
+    assert subnets_without_probe_source(snapshot, snapshot.load_balancers["web"]) == {"10.0.0.0/24": "net1"}
 
 
-def test_the_port_of_probes_has_a_uuid_of_its_subnet():
+def test_probe_port_id_is_a_uuid5_of_the_subnet():
     namespace = UUID("5d3b5a0e-5c37-5a52-8f0c-6f2b7a6a1d0e")
     for number in range(64):
         assert probe_port_id(f"subnet {number}") == str(uuid5(namespace, f"subnet {number}"))
 
 
 @pytest.mark.parametrize("address", ["203.0.113.10", "203.0.113.50"])
-def test_the_addresses_of_gateways_and_floating_ips_are_no_machines(address: str):
+def test_gateway_and_floating_ip_addresses_are_not_probed(address: str):
     outside = "network public external 203.0.113.0/24\nfloating f1 public=203.0.113.50\nrouter r1 "
     model = MODEL.strip().splitlines()
     model.insert(1, f"{outside}gateway:public=203.0.113.10")
@@ -103,7 +109,7 @@ def test_the_addresses_of_gateways_and_floating_ips_are_no_machines(address: str
     assert set(endpoints(snapshot, balancer)) == {FIRST, SIX}
 
 
-def test_a_member_on_another_subnet_is_the_port_there_and_is_probed_from_there():
+def test_member_on_another_subnet_is_probed_from_that_subnet():
     elsewhere = "network net2 10.0.0.0/24 10.0.1.0/24\nport vm3 net2 10.0.1.11\nprobes net2 10.0.1.2\n"
     snapshot = snapshot_of(elsewhere + MODEL.strip().replace("b/10.0.0.12:80,", "b/10.0.1.11:80,"))
     balancer = snapshot.load_balancers["web"]

@@ -7,13 +7,13 @@ from datetime import UTC, datetime
 import pytest
 from immutables import Map
 
-from fairlead.model.documents.agent import Agent, Unapplied
+from fairlead.model.documents.agent import Agent, ApplyFailure
 from fairlead.model.documents.chassis import Chassis
 from fairlead.model.documents.observed_proxy import Proxy
 from fairlead.model.documents.proxy_place import place_of
-from fairlead.model.documents.status import Applied, OperatingStatus
-from fairlead.model.queries.balancer_state import balancer_status
-from fairlead.model.queries.proxies import proxy_port_id, wanted_of_proxies
+from fairlead.model.documents.status import AppliedState, OperatingStatus
+from fairlead.model.queries.balancer_state import derive_balancer_status
+from fairlead.model.queries.proxies import proxy_port_id, required_proxy_ports
 from fairlead.model.registry.changeset import Changes, apply_changes
 from fairlead.model.snapshot import Snapshot
 from harness.probes import snapshot_of
@@ -36,7 +36,7 @@ def standing(
 ) -> tuple[OperatingStatus, OperatingStatus]:
     """Return the statuses of the listener and of the load balancer."""
     agents = {
-        name: Agent(name=name, since=NOON, heartbeat=5.0, heard=how != SILENT, unapplied=failing(how))
+        name: Agent(name=name, since=NOON, heartbeat=5.0, is_responsive=how != SILENT, apply_failures=failing(how))
         for name, how in nodes.items()
         if how != NONE
     }
@@ -46,12 +46,12 @@ def standing(
     balancer = next(iter(snapshot.load_balancers.values()))
     where = Map(dict.fromkeys(snapshot.ports, "one") if plugged else {})
     snapshot = replace(snapshot, chassis=chassis, agents=Map(agents), proxies=proxies, plugged=where)
-    status = balancer_status(snapshot, balancer, Applied(generation=10**6))
+    status = derive_balancer_status(snapshot, balancer, AppliedState(generation=10**6))
     return status.of_listener(balancer.listeners[0]), status.of_balancer()
 
 
-def failing(how: str) -> tuple[Unapplied, ...]:
-    return (Unapplied(dataplane="haproxy", owner=how, error="no"),) if "/" in how else ()
+def failing(how: str) -> tuple[ApplyFailure, ...]:
+    return (ApplyFailure(dataplane="haproxy", owner=how, error="no"),) if "/" in how else ()
 
 
 ONLINE, OFFLINE = OperatingStatus.ONLINE, OperatingStatus.OFFLINE
@@ -79,7 +79,7 @@ WEB, NET = "loadbalancer/web", "network/net1"
         (SILENT, NONE, {}, ERROR),
     ],
 )
-def test_a_listener_stands_as_its_proxies_do(
+def test_listener_status_follows_its_proxies(
     one: str, two: str, serving: Mapping[str, frozenset[int]], wanted: OperatingStatus
 ):
     listener, whole = standing({"one": one, "two": two}, serving)
@@ -88,36 +88,38 @@ def test_a_listener_stands_as_its_proxies_do(
 
 
 @pytest.mark.parametrize(("node", "wanted"), [(WELL, OFFLINE), (NONE, ERROR), (SILENT, ERROR), (DEAD, ERROR)])
-def test_who_has_no_proxy_yet_waits_for_a_node_that_can_have_one(node: str, wanted: OperatingStatus):
+def test_listener_without_a_proxy_is_offline_while_a_node_can_host_one(node: str, wanted: OperatingStatus):
     text = "\n".join(line for line in TEXT.splitlines() if not line.startswith("proxy"))
     assert standing({"one": node}, {}, text)[0] is wanted
 
 
 @pytest.mark.parametrize(("node", "wanted"), [(WELL, ONLINE), (NONE, ERROR), (SILENT, ERROR), (DEAD, ERROR)])
 @pytest.mark.parametrize("guest", ["", "port vm2 net1 10.0.0.12 of=another-project"])
-def test_where_the_project_has_no_machine_nobody_is_to_serve(node: str, wanted: OperatingStatus, guest: str):
+def test_listener_without_project_instances_is_online_if_a_node_is_usable(
+    node: str, wanted: OperatingStatus, guest: str
+):
     """A port that another tenant creates on a shared network changes no status of this one."""
     text = "\n".join(line for line in TEXT.splitlines() if not line.startswith(("proxy", "port")))
     first, rest = text.strip().split("\n", 1)
     assert standing({"one": node}, {}, "\n".join(filter(None, (first, guest, rest))))[0] is wanted
 
 
-def test_a_port_that_is_plugged_in_nowhere_waits_for_no_proxy():
+def test_unplugged_port_requires_no_proxy():
     text = "\n".join(line for line in TEXT.splitlines() if not line.startswith("proxy"))
     assert [standing({"one": WELL}, {}, text, plugged=each)[0] for each in (True, False)] == [OFFLINE, ONLINE]
 
 
-def test_what_leads_to_no_proxy_has_nothing_to_do_with_them():
+def test_plain_tcp_listener_status_ignores_proxies():
     text = TEXT.replace("http:80{proxy=2000}", "tcp:80")
     assert standing({"one": WEB, "two": NONE}, {}, text) == (ONLINE, ONLINE)
 
 
-def test_proxies_are_to_serve_what_is_not_switched_off():
+def test_proxies_serve_only_ports_of_enabled_load_balancers():
     more = "api vip=10.0.0.20 on=net1 http:80{proxy=2001}=a/10.0.0.11:8080"
     snapshot = snapshot_of(f"{TEXT.strip()}\n{more}")
     api = next(each for each in snapshot.load_balancers.values() if str(each.vip.address) == "10.0.0.20")
     place = place_of(api)
-    assert wanted_of_proxies(snapshot, place) == {2000, 2001}
+    assert required_proxy_ports(snapshot, place) == {2000, 2001}
     off = apply_changes(snapshot, Changes(puts=(replace(api, admin_state_up=False),)), snapshot.revision + 1)
-    assert wanted_of_proxies(off, place) == {2000}
-    assert wanted_of_proxies(snapshot, place._replace(at="elsewhere")) == frozenset()
+    assert required_proxy_ports(off, place) == {2000}
+    assert required_proxy_ports(snapshot, place._replace(at="elsewhere")) == frozenset()

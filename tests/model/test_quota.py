@@ -18,15 +18,15 @@ from fairlead.model.documents.quota import (
     BALANCING,
     NETWORKING,
     NO_LIMITS,
-    Counted,
     Limits,
     Quota,
-    count,
-    has_own,
+    QuotaResource,
+    count_usage,
+    has_own_limit,
     limits_of,
-    without_own,
+    without_own_limits,
 )
-from fairlead.model.registry.affected import affected
+from fairlead.model.registry.affected import find_affected_owners
 from fairlead.model.registry.changeset import Changes, apply_changes, owners_with_rows
 from fairlead.model.registry.kinds import owner_of
 from fairlead.model.snapshot import Aggregate, Snapshot
@@ -67,15 +67,15 @@ def cidr_address() -> Any:
     return ip_network("10.0.0.0/24")[1]
 
 
-def total(snapshot: Snapshot) -> dict[tuple[str, Counted], int]:
-    found: Counter[tuple[str, Counted]] = Counter()
+def total(snapshot: Snapshot) -> dict[tuple[str, QuotaResource], int]:
+    found: Counter[tuple[str, QuotaResource]] = Counter()
     for owner in snapshot.generations:
-        found.update(count(snapshot.find(owner)))
+        found.update(count_usage(snapshot.find(owner)))
     return dict(found)
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_the_index_is_what_a_count_would_give(seed: int):
+def test_usage_index_equals_a_count_over_all_documents(seed: int):
     dice, snapshot = Random(seed), Snapshot()
     for revision in range(1, 60):
         puts = tuple(
@@ -92,33 +92,33 @@ def test_the_index_is_what_a_count_would_give(seed: int):
         assert grown == {key: number for key, number in more.items() if number > 0}
 
 
-def test_ports_that_no_project_asked_for_are_not_counted():
+def test_system_ports_and_ports_without_a_project_are_not_counted():
     port = Port(id="p", project_id="a", created_at=NOON, network_id="n", mac_address="m")
-    assert count(port) == {("a", Counted.PORT): 1}
-    assert count(replace(port, project_id="")) == {}
-    assert count(replace(port, device_owner=PortUse.PROBE.value)) == {}
+    assert count_usage(port) == {("a", QuotaResource.PORT): 1}
+    assert count_usage(replace(port, project_id="")) == {}
+    assert count_usage(replace(port, device_owner=PortUse.PROBE.value)) == {}
 
 
-def test_a_limit_is_the_projects_own_or_that_of_everybody():
+def test_project_quota_overrides_the_default_limits():
     defaults = Limits(pool=3, member=7)
     assert limits_of(None, defaults) == defaults
     assert limits_of(Quota(project_id="p", pool=-1, listener=0), defaults) == replace(defaults, pool=-1, listener=0)
 
 
-def test_each_door_takes_away_its_own_limits():
+def test_each_api_resets_only_its_own_limits():
     quota = Quota(project_id="p", pool=1, network=2)
-    rest = without_own(quota, NETWORKING)
+    rest = without_own_limits(quota, NETWORKING)
     assert rest == Quota(project_id="p", pool=1)
-    assert has_own(quota, BALANCING)
-    assert not has_own(rest, NETWORKING)
-    assert without_own(Quota(project_id="p", network=2), NETWORKING) is None
+    assert has_own_limit(quota, BALANCING)
+    assert not has_own_limit(rest, NETWORKING)
+    assert without_own_limits(Quota(project_id="p", network=2), NETWORKING) is None
 
 
-def one_of(what: Counted) -> Aggregate:
+def one_of(what: QuotaResource) -> Aggregate:
     if what in BALANCING:
         return some_balancer("lb", "p")
     dice = Random(0)
-    while (("p0", what)) not in count(found := some_document(dice)):
+    while (("p0", what)) not in count_usage(found := some_document(dice)):
         pass
     return replace(found, project_id="p", **({"subnets": with_project(found)} if isinstance(found, Network) else {}))
 
@@ -127,8 +127,8 @@ def with_project(network: Network) -> tuple[Subnet, ...]:
     return tuple(replace(subnet, project_id="p") for subnet in network.subnets)
 
 
-@pytest.mark.parametrize("what", Counted)
-def test_every_resource_is_held_to_its_limit(what: Counted):
+@pytest.mark.parametrize("what", QuotaResource)
+def test_every_counted_resource_is_held_to_its_limit(what: QuotaResource):
     """Every counted resource is held to its limit, including those that no API can create yet."""
     changes = Changes(puts=(one_of(what),))
     snapshot = apply_changes(Snapshot(), Changes(puts=(Quota(project_id="p", **{what.value: 0}),)), 1)
@@ -138,10 +138,10 @@ def test_every_resource_is_held_to_its_limit(what: Counted):
         assert told.value.why == QuotaExceeded(over=(what,))
     there = apply_changes(snapshot, changes, 2)
     assert within_quota(NO_LIMITS, there, changes) == changes
-    assert within_quota(Limits(**{what.value: 99}), Snapshot(), changes).rests_on_absence
+    assert within_quota(Limits(**{what.value: 99}), Snapshot(), changes).requires_unchanged_model
 
 
-def test_a_change_is_weighed_as_a_whole():
+def test_quota_check_covers_the_whole_change_and_each_project():
     """Two creations in one change count as two, deletions make room for creations, and each project has its own
     usage."""
     one, two, other = (Router(id=name, project_id=name[0], created_at=NOON) for name in ("p1", "p2", "q1"))
@@ -149,15 +149,15 @@ def test_a_change_is_weighed_as_a_whole():
     with pytest.raises(Refused):
         within_quota(limits, Snapshot(), Changes(puts=(one, two)))
     swap = Changes(puts=(two, other), deletes=(Owner(Kind.ROUTER, "p1"),))
-    assert within_quota(limits, there, swap) == replace(swap, rests_on_absence=True)
+    assert within_quota(limits, there, swap) == replace(swap, requires_unchanged_model=True)
     with pytest.raises(Refused):
         within_quota(limits, there, Changes(puts=(two, other)))
 
 
-def test_what_has_no_rows_concerns_nobody():
+def test_quota_documents_affect_no_owner():
     quota = Quota(project_id="p", pool=1)
     new = apply_changes(Snapshot(), Changes(puts=(quota,)), 1)
     owner = Owner(Kind.QUOTA, "p")
     assert new.find(owner) == quota
-    assert affected(Snapshot(), new, [owner]) == ()
+    assert find_affected_owners(Snapshot(), new, [owner]) == ()
     assert owners_with_rows(new) == []

@@ -11,7 +11,7 @@ from fairlead.model.documents.network import Route
 from fairlead.model.documents.owner import Kind, Owner
 from fairlead.model.queries.probes import derive_health, why_down
 from fairlead.model.queries.reachability import is_unreachable
-from fairlead.model.registry.affected import affected
+from fairlead.model.registry.affected import find_affected_owners
 from fairlead.model.registry.changeset import Changes, apply_changes
 from fairlead.model.snapshot import Snapshot
 from harness.probes import observe
@@ -54,11 +54,11 @@ def snapshot_of(model: str) -> Snapshot:
     ],
     ids=["no router", "one router", "two routers", "two routers apart", "the gateway is a machine"],
 )
-def test_a_way_by_routers(model: str, unreachable: bool):
+def test_router_path_decides_if_a_network_is_reachable(model: str, unreachable: bool):
     assert is_unreachable(snapshot_of(model), "net1", "net2") is unreachable
 
 
-def test_a_route_of_a_tenant_may_lead_anywhere():
+def test_network_is_not_unreachable_if_a_tenant_route_may_lead_there():
     snapshot = snapshot_of(NETWORKS + "router r1 net1=10.0.0.1 net3=10.2.0.1")
     assert is_unreachable(snapshot, "net1", "net2")
     route = Route(destination=parse_network("10.1.0.0/24"), nexthop=parse_address("10.2.0.9"))
@@ -66,22 +66,22 @@ def test_a_route_of_a_tenant_may_lead_anywhere():
     assert not is_unreachable(apply_changes(snapshot, Changes(puts=(routed,)), 2), "net1", "net2")
 
 
-def test_a_member_without_a_way_is_down_whatever_its_probes_say_and_serves_when_there_is_one():
+def test_member_without_a_path_is_down_until_a_path_exists():
     joined = snapshot_of(JOINED)
     seen, _ = observe(joined, {A: Health.ONLINE})
     assert (dict(seen.down), dict(seen.online)) == ({}, {"web": {"web-a"}})
     port = next(port for port in joined.ports.values() if port.network_id == "net2" and port.device_id == "r1")
     left = apply_changes(seen, Changes(deletes=(Owner(Kind.PORT, port.id),)), 2)
-    assert WEB in affected(seen, left, [Owner(Kind.PORT, port.id)])
+    assert WEB in find_affected_owners(seen, left, [Owner(Kind.PORT, port.id)])
     left = derive_health(left, [WEB])
     assert (dict(left.down), dict(left.online)) == ({"web": {"web-a"}}, {})
     assert why_down(left, left.load_balancers["web"]) == {"web-a": Health.UNREACHABLE}
     back = apply_changes(left, Changes(puts=(port,)), 3)
-    assert WEB in affected(left, back, [Owner(Kind.PORT, port.id)])
+    assert WEB in find_affected_owners(left, back, [Owner(Kind.PORT, port.id)])
     assert dict(derive_health(back, [WEB]).online) == {"web": {"web-a"}}
 
 
-def test_who_crosses_no_network_is_not_looked_at():
+def test_load_balancer_without_monitors_tracks_no_crossed_networks():
     own = snapshot_of(JOINED)
     web = own.load_balancers["web"]
     pools = tuple(replace(pool, health_monitor=None) for pool in web.pools)
@@ -89,26 +89,26 @@ def test_who_crosses_no_network_is_not_looked_at():
     assert dict(apply_changes(own, Changes(puts=(replace(web, pools=pools),)), 2).crossing) == {}
 
 
-def test_a_gateway_that_becomes_a_machine_is_a_way():
+def test_port_at_a_gateway_address_counts_as_a_path():
     """A machine at a gateway's address is a path: its creation, deletion and naming by a subnet affect every load
     balancer that needs it."""
     apart = snapshot_of(NETWORKS)
     machine = snapshot_of(NETWORKS + "port appliance net1 10.0.0.1").ports["appliance"]
     made = apply_changes(apart, Changes(puts=(machine,)), 2)
-    assert WEB in affected(apart, made, [Owner(Kind.PORT, machine.id)])
-    assert WEB in affected(made, apart, [Owner(Kind.PORT, machine.id)])
+    assert WEB in find_affected_owners(apart, made, [Owner(Kind.PORT, machine.id)])
+    assert WEB in find_affected_owners(made, apart, [Owner(Kind.PORT, machine.id)])
     network = made.networks["net1"]
     elsewhere = tuple(replace(subnet, gateway=parse_address("10.0.0.254")) for subnet in network.subnets)
     moved = apply_changes(made, Changes(puts=(replace(network, subnets=elsewhere),)), 3)
     assert is_unreachable(moved, "net1", "net2")
-    assert WEB in affected(made, moved, [Owner(Kind.NETWORK, "net1")])
+    assert WEB in find_affected_owners(made, moved, [Owner(Kind.NETWORK, "net1")])
 
 
-def test_a_router_that_leads_elsewhere_is_looked_at_and_one_that_is_renamed_is_not():
+def test_router_route_change_affects_load_balancers_and_a_rename_does_not():
     joined = snapshot_of(JOINED)
     router = joined.routers["r1"]
     route = Route(destination=parse_network("10.9.0.0/24"), nexthop=parse_address("10.1.0.9"))
     routed = apply_changes(joined, Changes(puts=(replace(router, routes=(route,)),)), 2)
     renamed = apply_changes(joined, Changes(puts=(replace(router, name="other"),)), 2)
-    assert WEB in affected(joined, routed, [Owner(Kind.ROUTER, "r1")])
-    assert WEB not in affected(joined, renamed, [Owner(Kind.ROUTER, "r1")])
+    assert WEB in find_affected_owners(joined, routed, [Owner(Kind.ROUTER, "r1")])
+    assert WEB not in find_affected_owners(joined, renamed, [Owner(Kind.ROUTER, "r1")])

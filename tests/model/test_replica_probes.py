@@ -7,22 +7,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.changes.monitor_checks import ProbesTooOften
+from fairlead.changes.monitor_checks import DelayTooShort
 from fairlead.changes.probe_limits import TooManyProbes, check_probes
 from fairlead.changes.probe_ports import make_probe_ports
 from fairlead.changes.refusal import Refused
 from fairlead.compilers.ovn import compile_owner
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.model.documents.addresses import parse_address
-from fairlead.model.documents.health import TRANSPORTS, Endpoint, Health
+from fairlead.model.documents.health import OVN_PROBE_TRANSPORTS, Endpoint, Health
 from fairlead.model.documents.loadbalancer import MonitorType, Transport
 from fairlead.model.documents.local_ip import LocalIP, ReplicaMonitor
 from fairlead.model.documents.network import PortUse
 from fairlead.model.documents.owner import Kind, Owner
 from fairlead.model.documents.quota import MILLION, ProbeLimits
-from fairlead.model.queries.probes import asks_for_probes, endpoints, find_source, probe_port_id, why_down, why_unknown
-from fairlead.model.queries.replicas import replicas, serving
-from fairlead.model.registry.affected import affected
+from fairlead.model.queries.probes import endpoints, find_source, has_monitors, probe_port_id, why_down, why_unknown
+from fairlead.model.queries.replicas import find_serving_replicas, list_usable_replicas
+from fairlead.model.registry.affected import find_affected_owners
 from fairlead.model.registry.changeset import Changes, apply_changes
 from fairlead.model.registry.facts import HEALTH, derive, derive_all, with_facts
 from fairlead.model.snapshot import Snapshot
@@ -64,21 +64,21 @@ def lip(snapshot: Snapshot) -> LocalIP:
 
 
 def served(snapshot: Snapshot) -> dict[str, list[str]]:
-    found = serving(snapshot, lip(snapshot))
+    found = find_serving_replicas(snapshot, lip(snapshot))
     return {chassis: [each.port_id for each in there] for chassis, there in found.items()}
 
 
-def test_replicas_are_probed_where_they_are_by_the_monitor_of_their_local_ip():
+def test_replicas_are_probed_by_the_monitor_of_their_local_ip():
     snapshot = snapshot_of(MODEL)
     asked = {name: list(endpoints(snapshot, each)) for name, each in snapshot.local_ips.items()}
     assert asked == {"lip": [VMA, VMB, VMC], "six": [OVER_SIX], "plain": []}
     assert [str(find_source(snapshot, each)) for each in (VMA, VMC)] == ["10.0.0.2"] * 2
     assert str(find_source(snapshot, OVER_SIX)).startswith("fe80::")
-    assert asks_for_probes(snapshot)
-    assert not asks_for_probes(apply_changes(snapshot, Changes(deletes=(LIP, SIX)), 2))
+    assert has_monitors(snapshot)
+    assert not has_monitors(apply_changes(snapshot, Changes(deletes=(LIP, SIX)), 2))
 
 
-def test_who_is_down_serves_nobody_and_the_next_one_there_does():
+def test_down_replica_serves_no_client_and_the_next_local_one_takes_over():
     snapshot = snapshot_of(MODEL)
     assert served(snapshot) == {"chassis1": ["vma", "vmb"], "chassis2": ["vmc"]}
     snapshot, changed = observe(snapshot, {VMA: Health.ERROR, VMC: Health.ONLINE})
@@ -91,32 +91,32 @@ def test_who_is_down_serves_nobody_and_the_next_one_there_does():
     assert (changed, served(snapshot)) == ((LIP,), {"chassis1": ["vma", "vmb"]})
 
 
-def test_what_is_seen_of_one_monitor_is_not_said_of_another():
+def test_probe_results_of_one_monitor_do_not_apply_to_another():
     snapshot, changed = observe(snapshot_of(MODEL), {OVER_SIX: Health.ERROR})
     assert (changed, dict(snapshot.down)) == ((SIX,), {"six": {"vma"}})
     assert served(snapshot) == {"chassis1": ["vma", "vmb"], "chassis2": ["vmc"]}
-    assert [each.port_id for each in replicas(snapshot, snapshot.local_ips["plain"])] == ["vma"]
+    assert [each.port_id for each in list_usable_replicas(snapshot, snapshot.local_ips["plain"])] == ["vma"]
 
 
-def test_only_those_who_ask_for_probes_hear_of_them():
+def test_probe_results_of_unrequested_endpoints_change_no_owner():
     snapshot = snapshot_of(MODEL)
     strange = Endpoint("vma", VMA.address, 81, Transport.TCP)
-    assert list(HEALTH.concerns(snapshot, snapshot, {strange: Health.ERROR})) == [LIP, SIX]
+    assert list(HEALTH.affected_owners(snapshot, snapshot, {strange: Health.ERROR})) == [LIP, SIX]
     assert observe(snapshot, {strange: Health.ERROR, VMB: Health.ONLINE})[1] == ()
 
 
-def test_nobody_is_down_without_a_monitor_or_before_somebody_says_so():
+def test_replica_is_down_only_with_a_monitor_and_a_failed_probe():
     snapshot, _ = observe(snapshot_of(MODEL), {VMA: Health.ERROR})
     unwatched = replace(lip(snapshot), health_monitor=None)
     after = apply_changes(snapshot, Changes(puts=(unwatched,)), 2)
-    assert affected(snapshot, after, [LIP])
+    assert find_affected_owners(snapshot, after, [LIP])
     assert dict(derive(after, [LIP]).down) == {}
     again = apply_changes(after, Changes(puts=(lip(snapshot),)), 3)
     assert dict(derive(again, [LIP]).down) == {"lip": {"vma"}}
     assert dict(derive(apply_changes(again, Changes(deletes=(LIP,)), 4), [LIP]).down) == {}
 
 
-def test_health_that_was_heard_before_the_documents_were_read_holds():
+def test_probe_results_that_precede_the_documents_still_apply():
     snapshot = snapshot_of(MODEL)
     documents = [each for name in ("networks", "ports", "local_ips") for each in getattr(snapshot, name).values()]
     early = with_facts(Snapshot(), HEALTH, {VMA: Health.ERROR})
@@ -134,33 +134,33 @@ def test_health_that_was_heard_before_the_documents_were_read_holds():
     ],
     ids=str,
 )
-def test_what_is_no_replica_any_more_is_not_probed(change: dict[str, object], health: Health):
+def test_moved_or_disabled_replica_port_serves_no_client(change: dict[str, object], health: Health):
     snapshot = snapshot_of(MODEL)
     changed = replace(snapshot.ports["vma"], **change)  # type: ignore[arg-type]  # of one attribute each
     after = apply_changes(snapshot, Changes(puts=(changed,)), 2)
-    assert LIP in affected(snapshot, after, [Owner(Kind.PORT, "vma")])
+    assert LIP in find_affected_owners(snapshot, after, [Owner(Kind.PORT, "vma")])
     assert (VMA in endpoints(after, lip(after))) == (health is Health.UNPROBED)
     assert served(derive(after, [LIP])) == {"chassis1": ["vmb"], "chassis2": ["vmc"]}
     shown = {**why_down(after, lip(after)), **why_unknown(after, lip(after))}
     assert shown["vma"] is health
 
 
-def test_the_first_monitor_of_a_subnet_takes_an_address_and_wakes_who_is_probed_from_it():
+def test_first_monitor_of_a_subnet_creates_a_probe_port_and_affects_its_users():
     snapshot = snapshot_of(MODEL.replace("probes net1 10.0.0.2\n", ""))
     assert not any("Health_Check" in str(row) for row in compile_owner(snapshot, LIP).values())
     [port] = make_probe_ports(snapshot, lip(snapshot), NOON)
     assert port.id == probe_port_id("10.0.0.0/24")
     after = apply_changes(snapshot, Changes(puts=(port,)), 2)
     assert make_probe_ports(after, lip(after), NOON) == ()
-    woken = affected(snapshot, after, [Owner(Kind.PORT, port.id)])
+    woken = find_affected_owners(snapshot, after, [Owner(Kind.PORT, port.id)])
     assert {LIP, SIX} <= set(woken)
     assert any(f"vma:{port.fixed_ips[0].address}" in str(row) for row in compile_owner(after, LIP).values())
     assert make_probe_ports(snapshot, snapshot.local_ips["six"], NOON) == ()  # IPv6 needs none
     assert make_probe_ports(snapshot, snapshot.local_ips["plain"], NOON) == ()
 
 
-@pytest.mark.parametrize("kind", [each for each in MonitorType if each not in TRANSPORTS])
-def test_who_asks_more_than_whether_a_port_is_open_is_refused(kind: MonitorType):
+@pytest.mark.parametrize("kind", [each for each in MonitorType if each not in OVN_PROBE_TRANSPORTS])
+def test_monitor_types_beyond_open_port_checks_are_rejected_for_local_ips(kind: MonitorType):
     snapshot = snapshot_of(MODEL)
     changed = replace(lip(snapshot), health_monitor=ReplicaMonitor(type=kind, port=80))
     after = derive(apply_changes(snapshot, Changes(puts=(changed,)), 2), [LIP])
@@ -173,7 +173,7 @@ def watched(snapshot: Snapshot, name: str, delay: int, port: int = 80) -> LocalI
     return replace(snapshot.local_ips[name], health_monitor=ReplicaMonitor(port=port, delay=delay))
 
 
-def test_the_probes_of_a_project_and_of_a_port_are_counted_with_those_of_its_load_balancers():
+def test_replica_probes_count_towards_project_and_port_probe_rates():
     balancer = "web vip=10.0.0.10 on=net1 tcp:80{monitor=TCP+delay=1}=a/10.0.0.11:80,b/10.0.0.12:80"
     snapshot = snapshot_of(f"{MODEL}{balancer}")
     place = ("demo", "net1", VMA.address)
@@ -183,32 +183,32 @@ def test_the_probes_of_a_project_and_of_a_port_are_counted_with_those_of_its_loa
     assert (after.probed[place], after.probing["demo"]) == (MILLION, 2 * MILLION)
 
 
-def test_replicas_are_probed_no_more_often_than_is_allowed():
+def test_replica_probe_limits_are_enforced():
     snapshot = snapshot_of(MODEL)
-    limits = ProbeLimits(least_delay=2, per_second=1, per_second_of_port=1)
+    limits = ProbeLimits(min_delay=2, max_probes_per_second=1, max_probes_per_second_per_port=1)
 
     def check(limits: ProbeLimits, document: LocalIP) -> object:
         try:
-            return check_probes(limits, snapshot, Changes(puts=(document,))).rests_on_absence
+            return check_probes(limits, snapshot, Changes(puts=(document,))).requires_unchanged_model
         except Refused as refused:
             return refused.why
 
-    assert check(limits, watched(snapshot, "lip", 1)) == ProbesTooOften(type=MonitorType.TCP, delay=1, least=2)
+    assert check(limits, watched(snapshot, "lip", 1)) == DelayTooShort(type=MonitorType.TCP, delay=1, least=2)
     assert check(limits, watched(snapshot, "plain", 5)) is True  # 0.8 per second are used, and 0.2 are added
     assert check(limits, watched(snapshot, "plain", 4)) == TooManyProbes(per_second=1)
-    many = replace(limits, per_second=9)
+    many = replace(limits, max_probes_per_second=9)
     assert check(many, watched(snapshot, "plain", 2)) is True  # 0.9 at vma
-    assert check(replace(many, least_delay=1), watched(snapshot, "plain", 1)) == TooManyProbes(
+    assert check(replace(many, min_delay=1), watched(snapshot, "plain", 1)) == TooManyProbes(
         per_second=1, port_id="vma"
     )
-    assert check(ProbeLimits(least_delay=9), lip(snapshot)) is False  # existing probes stay allowed
+    assert check(ProbeLimits(min_delay=9), lip(snapshot)) is False  # existing probes stay allowed
 
 
 HEARD = st.dictionaries(st.sampled_from([VMA, VMB, VMC, OVER_SIX]), st.sampled_from([*Health, None]), max_size=4)
 
 
 @given(st.lists(st.one_of(HEARD, st.sampled_from(["watch", "unwatch", "vma", "vmb"])), max_size=12))
-def test_whatever_is_heard_and_written_in_any_order_who_serves_follows_from_the_last_of_it(steps: list[object]):
+def test_serving_replica_follows_from_the_latest_updates_in_any_order(steps: list[object]):
     """The serving replica follows from the last updates, in any order; ports go and return. An owner that `differing`
     omits has unchanged rows."""
     first = snapshot_of(MODEL)
@@ -221,11 +221,13 @@ def test_whatever_is_heard_and_written_in_any_order_who_serves_follows_from_the_
             revision += 1
             changes = _change(first, snapshot, str(step))
             snapshot = apply_changes(snapshot, changes, revision)
-            told = affected(before, snapshot, changes.owners)
+            told = find_affected_owners(before, snapshot, changes.owners)
             snapshot = derive(snapshot, told)
         for owner in {LIP, SIX, PLAIN} - set(told):
             assert compile_owner(before, owner) == compile_owner(snapshot, owner)
-            assert serving(before, before.local_ips[owner.id]) == serving(snapshot, snapshot.local_ips[owner.id])
+            assert find_serving_replicas(before, before.local_ips[owner.id]) == find_serving_replicas(
+                snapshot, snapshot.local_ips[owner.id]
+            )
     fresh = derive_all(replace(snapshot, down=Snapshot().down, online=Snapshot().online))
     assert (fresh.down, fresh.online) == (snapshot.down, snapshot.online)
 

@@ -48,7 +48,7 @@ def documents(snapshot: Snapshot) -> set[str]:
     return {str(owner) for owner in snapshot.generations}
 
 
-def test_a_chassis_is_given_what_its_ports_reach():
+def test_slice_contains_the_documents_that_the_ports_of_the_chassis_reach():
     one = slice_of(site(), "one")
     named = {each for each in documents(one) if not each.startswith("port/")}
     assert named == {"network/net1", "network/net2", "network/out", "router/r1", "loadbalancer/web"}
@@ -58,24 +58,24 @@ def test_a_chassis_is_given_what_its_ports_reach():
     assert dict(one.down) == {"web": {"web-a"}}
 
 
-def test_tenants_with_the_same_addresses_are_apart():
+def test_slices_of_tenants_with_equal_addresses_are_disjoint():
     two = slice_of(site(), "two")
     assert {"network/far", "loadbalancer/theirs", "port/vm3"} <= documents(two)
     assert not documents(two) & documents(slice_of(site(), "one"))
     assert dict(two.down) == {"theirs": {"theirs-a"}}
 
 
-def test_who_is_not_there_reaches_nothing():
+def test_slice_of_an_unknown_chassis_is_empty():
     assert documents(slice_of(site(), "nobody")) == set()
 
 
-def test_generations_are_those_of_the_whole():
+def test_slice_has_the_generations_of_the_whole_snapshot():
     whole, one = site(), slice_of(site(), "one")
     assert all(whole.generations[owner] == generation for owner, generation in one.generations.items())
     assert one.revision == whole.revision
 
 
-def test_where_a_document_is_follows_from_itself():
+def test_places_of_a_document_and_owners_at_a_place_are_consistent():
     whole = site()
     for kind in KINDS:
         for identity in whole.documents(kind):
@@ -86,7 +86,7 @@ def test_where_a_document_is_follows_from_itself():
             assert all(owner.kind in PLACES for place in places for owner in owners_at(whole, place))
 
 
-def test_what_is_reached_is_networks_and_routers():
+def test_reached_places_are_networks_and_routers():
     assert reached_places(site(), "one") == {"net1", "net2", "r1", "out/"}
 
 
@@ -106,7 +106,7 @@ def with_hosts(more: str = HOSTS) -> Snapshot:
     return replace(there, down=known.down.set("shop", frozenset({"shop-a"})))
 
 
-def test_a_declared_host_is_given_what_hosts_announce_whether_ovn_knows_it_or_not():
+def test_declared_host_slice_has_announced_load_balancers_without_vip_ports():
     whole = with_hosts()
     three = slice_of(whole, "three")
     assert documents(three) == {"host/one", "host/three", "network/pool", "loadbalancer/shop"}, "and no port of a VIP"
@@ -114,13 +114,13 @@ def test_a_declared_host_is_given_what_hosts_announce_whether_ovn_knows_it_or_no
     assert (set(three.chassis), three.hosts["one"]) == ({"three"}, whole.hosts["one"])
 
 
-def test_a_host_with_ports_in_ovn_is_given_what_these_reach_as_well():
+def test_host_with_ovn_ports_also_gets_the_documents_its_ports_reach():
     one = documents(slice_of(with_hosts(), "one"))
     assert one > documents(slice_of(with_hosts(), "three"))
     assert {"network/net1", "loadbalancer/web", "port/vm1"} <= one
 
 
-def test_who_is_no_host_is_given_nothing_of_hosts():
+def test_undeclared_host_gets_no_host_documents():
     whole = with_hosts()
     assert documents(slice_of(whole, "two")) == documents(slice_of(site(), "two"))
     assert documents(slice_of(whole, "nobody")) == set()
@@ -128,7 +128,7 @@ def test_who_is_no_host_is_given_nothing_of_hosts():
     assert documents(slice_of(alone, "three")) == {"host/three"}
 
 
-def test_where_hosts_are_follows_from_themselves():
+def test_places_of_host_documents_and_owners_there_are_consistent():
     whole = with_hosts()
     for owner in map(Owner.parse, ("host/one", "network/pool", "loadbalancer/shop", "port/shop-vip")):
         assert all(owner in set(owners_at(whole, place)) for place in places_of(whole, owner)), owner

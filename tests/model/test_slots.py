@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from fairlead.model.documents import slots as slot_tables
 from fairlead.model.documents.apportionment import (
-    LARGEST,
-    WORST_RATIO,
+    MAX_SHARE_RATIO,
+    MAX_SLOTS,
     apportion,
     choose_size,
     shortest_table,
@@ -20,8 +20,8 @@ from fairlead.model.documents.apportionment import (
 )
 from fairlead.model.documents.loadbalancer import Member, Pool
 from fairlead.model.documents.pool_slot_tables import slots_of
-from fairlead.model.documents.slots import SlotTable, Weights, lend
-from fairlead.runtime.steps import at_once
+from fairlead.model.documents.slots import SlotTable, Weights, with_substitutes
+from fairlead.runtime.steps import run_to_completion
 from harness.pools import with_members
 from harness.slots import keys, make_member, make_pool
 
@@ -37,7 +37,7 @@ def equal(count: int) -> dict[int, int]:
 
 
 def deal(table: SlotTable, before: Weights, after: Weights, away: Set[int] = frozenset()) -> SlotTable:
-    return at_once(slot_tables.deal(table, before, after, away))
+    return run_to_completion(slot_tables.assign_slot_table(table, before, after, away))
 
 
 def slots(table: SlotTable) -> tuple[int, ...]:
@@ -52,28 +52,28 @@ def moved(before: Sequence[int], after: Sequence[int]) -> list[tuple[int, int]]:
     return [(old, new) for old, new in zip(keys(before), keys(after), strict=True) if old != new]
 
 
-def test_ten_equal_members_are_even_to_one_slot():
+def test_slots_of_ten_equal_members_differ_by_one():
     counts = Counter(slots(deal(EMPTY, {}, equal(10))))
     assert max(counts.values()) - min(counts.values()) == 1
     assert len(counts) == 10
 
 
-def test_three_to_one_is_exact_in_the_smallest_table():
+def test_three_to_one_weights_are_exact_in_the_smallest_table():
     assert Counter(slots(deal(EMPTY, {}, {0: 3, 1: 1}))) == {0: 12, 1: 4}
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 5, 6, 8, 10])
-def test_the_slots_of_one_that_dies_or_goes_are_even_and_the_same(count: int):
+def test_failed_and_removed_members_leave_the_same_even_slot_table(count: int):
     members = equal(count)
     table = deal(EMPTY, {}, members)
     for gone in members:
-        lent = lend(table, without(members, gone))
+        lent = with_substitutes(table, without(members, gone))
         assert {old for old, _ in moved(slots(table), lent)} == {gone}
-        assert worst_ratio(Counter(lent), without(members, gone)) <= WORST_RATIO
+        assert worst_ratio(Counter(lent), without(members, gone)) <= MAX_SHARE_RATIO
         assert moved(lent, slots(deal(table, members, without(members, gone)))) == []
 
 
-def test_the_numbers_of_ten_members_of_which_three_die():
+def test_failures_and_recoveries_of_three_of_ten_move_only_their_slots():
     """Earlier code moved 157 of 1,766 clients of living members at the second failure, 332 at the third, and 282 at the
     first recovery."""
     members, dead = equal(10), set[int]()
@@ -81,14 +81,14 @@ def test_the_numbers_of_ten_members_of_which_three_die():
     before = slots(table)
     for who in (3, 7, 0, 3, 0, 7):
         dead ^= {who}
-        after = lend(table, without(members, *dead))
+        after = with_substitutes(table, without(members, *dead))
         assert moved(before, after)
         assert all(who in pair for pair in moved(before, after))
         before = after
     assert keys(before) == keys(slots(table))
 
 
-def test_who_drains_and_comes_back_has_its_clients_again():
+def test_drained_member_gets_its_slots_back_on_return():
     """A drained member gets its clients back; earlier code gave it others: 351 of 2,000."""
     members = equal(10)
     table = deal(EMPTY, {}, members)
@@ -101,9 +101,7 @@ def test_who_drains_and_comes_back_has_its_clients_again():
 @pytest.mark.thorough
 @settings(max_examples=40, deadline=None)
 @given(st.permutations(range(6)), st.permutations(range(6)), st.lists(st.integers(1, 10), min_size=6, max_size=6))
-def test_several_that_drain_in_any_order_have_their_clients_again(
-    going: list[int], coming: list[int], heavy: list[int]
-):
+def test_members_drained_in_any_order_get_their_slots_back(going: list[int], coming: list[int], heavy: list[int]):
     members = dict(enumerate(heavy))
     start = table = deal(EMPTY, {}, members)
     away: set[int] = set()
@@ -116,7 +114,7 @@ def test_several_that_drain_in_any_order_have_their_clients_again(
     assert (keys(slots(table)), table.homes) == (keys(slots(start)), ())
 
 
-def test_what_a_drained_member_had_is_forgotten_with_it():
+def test_slots_of_a_removed_drained_member_are_forgotten():
     members = equal(3)
     drained = deal(deal(EMPTY, {}, members), members, without(members, 1), {1})
     assert 1 in drained.homes
@@ -125,7 +123,7 @@ def test_what_a_drained_member_had_is_forgotten_with_it():
     assert deal(drained, without(members, 1), {}).homes == ()
 
 
-def test_a_grown_table_repeats_itself():
+def test_grown_table_repeats_the_smaller_table():
     before = deal(EMPTY, {}, equal(2))
     after = deal(before, equal(2), equal(3))
     assert (len(slots(before)), len(slots(after))) == (16, 32)
@@ -135,11 +133,11 @@ def test_a_grown_table_repeats_itself():
 @settings(deadline=None)
 @given(weights)
 @example({0: 255, 1: 65})  # their exact shares of 32 slots are 25.5 and 6.5
-def test_a_fresh_table_is_the_optimal_apportionment(members: dict[int, int]):
+def test_new_table_is_the_optimal_apportionment(members: dict[int, int]):
     table = slots(deal(EMPTY, {}, members))
     assert Counter(table) == Counter(apportion(members, len(table)))
     assert set(table) == set(members), "somebody has no slot"
-    assert len(table) == LARGEST or worst_ratio(Counter(table), members) <= WORST_RATIO
+    assert len(table) == MAX_SLOTS or worst_ratio(Counter(table), members) <= MAX_SHARE_RATIO
     assert len(table) == choose_size(members)
     short = shortest_table(table)
     assert short * (len(table) // len(short)) == table
@@ -147,45 +145,45 @@ def test_a_fresh_table_is_the_optimal_apportionment(members: dict[int, int]):
 
 @settings(deadline=None)
 @given(weights, st.randoms(use_true_random=False))
-def test_deaths_and_returns_in_any_order_move_only_what_the_one_had_or_gets(members: dict[int, int], random: Random):
+def test_failures_and_recoveries_move_only_the_slots_of_that_member(members: dict[int, int], random: Random):
     table, dead = deal(EMPTY, {}, members), set[int]()
     before = slots(table)
     for _ in range(2 * len(members)):
         who = random.choice(sorted(members))
         dead ^= {who}
-        after = lend(table, without(members, *dead))
+        after = with_substitutes(table, without(members, *dead))
         if before and after:
             assert {old if who in dead else new for old, new in moved(before, after)} <= {who}
         assert set(after) <= set(without(members, *dead))
         before = after
 
 
-def test_many_deaths_leave_shares_that_are_no_worse_than_chance():
+def test_slot_shares_after_many_failures_are_no_worse_than_chance():
     for count, worst in ((10, 1.7), (20, 1.9), (50, 2.2)):
         members = equal(count)
         table = deal(EMPTY, {}, members)
         for seed in range(20):
             living = without(members, *Random(seed).sample(sorted(members), 5))
-            assert worst_ratio(Counter(lend(table, living)), living) <= worst
+            assert worst_ratio(Counter(with_substitutes(table, living)), living) <= worst
 
 
-def test_a_table_that_one_less_needs_is_good_for_all():
+def test_table_of_five_uneven_weights_stays_within_the_worst_ratio():
     members = {0: 38, 1: 71, 2: 77, 3: 193, 4: 193}
     table = slots(deal(EMPTY, {}, members))
-    assert len(table) == LARGEST or worst_ratio(Counter(table), members) <= WORST_RATIO
+    assert len(table) == MAX_SLOTS or worst_ratio(Counter(table), members) <= MAX_SHARE_RATIO
 
 
-def test_nobody_is_left_without_a_slot():
+def test_every_member_has_at_least_one_slot():
     assert set(slots(deal(EMPTY, {}, {0: 256, 1: 256, 2: 1}))) == {0, 1, 2}
     assert len(set(slots(deal(EMPTY, {}, {member: 1 + 255 * (member < 3) for member in range(200)})))) == 200
 
 
-def test_equal_members_are_few_buckets():
+def test_equal_members_need_few_buckets():
     assert shortest_table(slots(deal(EMPTY, {}, {0: 5, 1: 5}))) == (0, 1)
     assert len(shortest_table(slots(deal(EMPTY, {}, equal(16))))) == 16
 
 
-def test_members_that_come_one_by_one_are_as_even_as_those_that_come_at_once():
+def test_members_added_one_by_one_are_as_even_as_members_added_together():
     table = EMPTY
     for count in range(1, 65):
         table = deal(table, equal(count - 1), equal(count))
@@ -214,7 +212,7 @@ def change_one(random: Random, members: tuple[Member, ...], choices: Sequence[in
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("down_at_most", [0, 1])
-def test_random_sequences_of_changes_deaths_and_returns_in_two_families(down_at_most: int):
+def test_random_changes_failures_and_recoveries_move_only_necessary_slots(down_at_most: int):
     """Each step moves only the necessary slots, in the member's own family, and the distribution stays near the
     weights."""
     off = Counter[int]()
@@ -262,7 +260,7 @@ def distances(pool: Pool) -> list[int]:
     return found
 
 
-def test_one_family_sees_nothing_of_the_other():
+def test_slots_of_one_ip_family_are_independent_of_the_other():
     """Earlier code moved 846 of 2,000 IPv4 clients when one IPv6 member was drained."""
     members = tuple(make_member(number, version=4 if number < 6 else 6) for number in range(10))
     pool = make_pool(*members)
@@ -272,11 +270,11 @@ def test_one_family_sees_nothing_of_the_other():
     assert slots_of(pool, 4, frozenset({"m8"})) == slots_of(pool, 4)
 
 
-def test_backups_take_over_evenly_and_among_them_too_only_what_must_moves():
+def test_backups_take_over_evenly_and_move_only_necessary_slots():
     pool = make_pool(*(make_member(number, backup=number > 0) for number in range(4)))
     assert set(slots_of(pool, 4)) == {0}
     three = slots_of(pool, 4, frozenset({"m0"}))
-    assert worst_ratio(Counter(three), dict.fromkeys((1, 2, 3), 1)) <= WORST_RATIO
+    assert worst_ratio(Counter(three), dict.fromkeys((1, 2, 3), 1)) <= MAX_SHARE_RATIO
     two = slots_of(pool, 4, frozenset({"m0", "m2"}))
     assert {old for old, _ in moved(three, two)} == {2}
     assert slots_of(pool, 4, frozenset({"m0", "m1", "m2", "m3"})) == ()
@@ -286,7 +284,7 @@ SHARED_V4 = "bbacacbbbbacbabcbbacbabcbbacabbacbaccbbbabaccbbbabacbcbbbbacacbb"
 
 
 @pytest.mark.parametrize(("count", "swapped"), [(2, 1), (3, 1), (3, 2), (10, 1), (10, 5), (40, 39), (128, 64)])
-def test_members_that_others_replace_in_one_change_move_only_their_own_clients(count: int, swapped: int):
+def test_members_swapped_in_one_change_move_only_their_own_slots(count: int, swapped: int):
     before = equal(count)
     after = dict.fromkeys(range(swapped, count + swapped), 1)
     table = deal(EMPTY, {}, before)
@@ -294,13 +292,13 @@ def test_members_that_others_replace_in_one_change_move_only_their_own_clients(c
 
 
 @pytest.mark.parametrize(("count", "gone", "come"), [(4, 1, 2), (4, 1, 3), (8, 1, 4), (8, 2, 4), (10, 5, 2), (3, 2, 9)])
-def test_members_that_come_when_fewer_or_more_go_share_evenly(count: int, gone: int, come: int):
+def test_unequal_swap_of_members_in_one_change_leaves_even_slots(count: int, gone: int, come: int):
     before, after = equal(count), dict.fromkeys(range(gone, count + come), 1)
     counts = Counter(slots(deal(deal(EMPTY, {}, before), before, after)))
     assert max(counts.values()) - min(counts.values()) <= 1
 
 
-def test_who_drains_while_another_comes_has_its_home_when_it_is_back():
+def test_drained_member_regains_most_slots_although_another_was_added():
     four, table = equal(4), deal(EMPTY, {}, equal(4))
     with_fifth = {**without(four, 0), 4: 1}
     drained = deal(table, four, with_fifth, frozenset({0}))
@@ -311,7 +309,7 @@ def test_who_drains_while_another_comes_has_its_home_when_it_is_back():
 
 
 @given(members=weights, data=st.data())
-def test_a_survivor_of_a_swap_moves_nobody_but_what_its_due_asks(members: dict[int, int], data: st.DataObject):
+def test_swap_of_members_moves_no_slot_of_a_survivor_except_for_rounding(members: dict[int, int], data: st.DataObject):
     """A swap of members with equal weights moves no slot of a remaining member, except for rounding."""
     gone = data.draw(st.sets(st.sampled_from(sorted(members)), max_size=len(members) - 1))
     table = deal(EMPTY, {}, members)
@@ -320,7 +318,7 @@ def test_a_survivor_of_a_swap_moves_nobody_but_what_its_due_asks(members: dict[i
     assert sum(old not in gone for old, _ in changes) <= (0 if len(set(members.values())) == 1 else 6)
 
 
-def test_the_one_table_of_an_older_document_still_leads_everybody_where_they_were():
+def test_shared_table_of_an_older_document_keeps_its_slot_owners():
     """The shared table of an earlier release's document keeps its slot owners, when read and after it is written
     back."""
     shared = (4, 1, 0, 2, 4, 4, 1, 4, 4, 1, 0, 2, 1, 4, 1, 4, 4, 1, 0, 2, 4, 4, 1, 4, 4, 1, 0, 2, 0, 4, 1, 4)
@@ -341,32 +339,32 @@ def test_the_one_table_of_an_older_document_still_leads_everybody_where_they_wer
 
 @settings(max_examples=5, deadline=None)
 @given(st.integers(60, 256))
-def test_large_pools_change_in_bounded_work(count: int):
+def test_member_removal_from_a_large_pool_moves_only_its_own_slots(count: int):
     table = deal(EMPTY, {}, equal(count))
     after = deal(table, equal(count), without(equal(count), 3))
     assert all(3 in pair for pair in moved(slots(table), slots(after)))
-    assert len(lend(after, without(equal(count), 3, *range(10, count // 2)))) == LARGEST
+    assert len(with_substitutes(after, without(equal(count), 3, *range(10, count // 2)))) == MAX_SLOTS
 
 
-def test_more_members_than_slots_are_not_dealt_at_all():
+def test_pool_with_more_members_than_slots_gets_no_table():
     """Pools with more members than slots get no table: compilers refuse them, and the request must not delay others."""
-    full = deal(EMPTY, {}, equal(LARGEST))
-    assert deal(full, equal(LARGEST), equal(1000)).ranks == ()
-    assert len(deal(full, equal(LARGEST), equal(LARGEST - 1)).ranks[0]) == LARGEST
+    full = deal(EMPTY, {}, equal(MAX_SLOTS))
+    assert deal(full, equal(MAX_SLOTS), equal(1000)).ranks == ()
+    assert len(deal(full, equal(MAX_SLOTS), equal(MAX_SLOTS - 1)).ranks[0]) == MAX_SLOTS
 
 
-def test_half_of_the_members_of_a_full_table_are_others():
+def test_replacing_half_of_a_full_table_moves_only_slots_of_removed_members():
     """Each member has one slot: a member that stays keeps it, and a new one gets that of a removed one."""
-    before, after = equal(LARGEST), dict.fromkeys(range(LARGEST // 2, 3 * LARGEST // 2), 1)
+    before, after = equal(MAX_SLOTS), dict.fromkeys(range(MAX_SLOTS // 2, 3 * MAX_SLOTS // 2), 1)
     table = deal(EMPTY, {}, before)
     turned = slots(deal(table, before, after))
-    gone = set(range(LARGEST // 2))
+    gone = set(range(MAX_SLOTS // 2))
     assert all(old == new or old in gone for old, new in zip(slots(table), turned, strict=True))
     assert Counter(turned) == Counter(after)
 
 
-def test_a_pool_that_has_grown_too_large_begins_anew_when_it_is_smaller_again():
+def test_pool_that_shrinks_to_the_maximum_size_starts_with_a_new_table():
     """A pool that shrinks to the maximum size starts with a new table, because no compiler accepted the larger pool."""
-    large = deal(deal(EMPTY, {}, equal(LARGEST)), equal(LARGEST), equal(1000))
-    small = deal(large, equal(1000), equal(LARGEST))
-    assert small == deal(EMPTY, {}, equal(LARGEST))
+    large = deal(deal(EMPTY, {}, equal(MAX_SLOTS)), equal(MAX_SLOTS), equal(1000))
+    small = deal(large, equal(1000), equal(MAX_SLOTS))
+    assert small == deal(EMPTY, {}, equal(MAX_SLOTS))

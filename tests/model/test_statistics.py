@@ -4,7 +4,7 @@ import pytest
 
 from fairlead.model.documents.addresses import parse_address
 from fairlead.model.documents.loadbalancer import Transport
-from fairlead.model.documents.traffic_counters import Figures
+from fairlead.model.documents.traffic_counters import TrafficCounters
 from fairlead.model.queries.statistics import CountedService, Datapath, find_listeners
 from fairlead.model.registry.changeset import Changes, apply_changes
 from fairlead.model.snapshot import Snapshot
@@ -54,7 +54,9 @@ def snapshot() -> Snapshot:
         ("gone", "10.0.0.10", "tcp 80", None),
     ],
 )
-def test_the_place_decides_whose_address_it_is(snapshot: Snapshot, place, address, service, wanted):
+def test_counters_are_assigned_to_a_listener_by_datapath_and_address(
+    snapshot: Snapshot, place, address, service, wanted
+):
     transport, port = service.split()
     counted = CountedService(
         place=Datapath(1), transport=Transport(transport), address=parse_address(address), port=int(port)
@@ -69,6 +71,6 @@ def test_the_place_decides_whose_address_it_is(snapshot: Snapshot, place, addres
     assert [found] == [each.id for each in listeners if (each.protocol, each.port) == (protocol, number)]
 
 
-def test_figures_add_up():
-    one = Figures(connections=1, errors=2, bytes_in=3, bytes_out=5, active=4)
-    assert one + one == Figures(connections=2, errors=4, bytes_in=6, bytes_out=10, active=8)
+def test_counters_are_summed_field_by_field():
+    one = TrafficCounters(connections=1, errors=2, bytes_in=3, bytes_out=5, active=4)
+    assert one + one == TrafficCounters(connections=2, errors=4, bytes_in=6, bytes_out=10, active=8)

@@ -4,19 +4,19 @@ from dataclasses import replace
 
 import pytest
 
-from fairlead.model.documents.addresses import link_local, parse_address, parse_network
+from fairlead.model.documents.addresses import derive_link_local, parse_address, parse_network
 from fairlead.model.documents.checks import (
     Check,
     HttpCheck,
     PlainCheck,
+    ProbeSchedule,
     ProxyHeader,
-    Rhythm,
     Target,
     check_of,
-    expected,
-    rhythm_of,
+    make_schedule,
+    parse_expected_codes,
 )
-from fairlead.model.documents.health import ASKED_OVER, Endpoint, Health
+from fairlead.model.documents.health import PROBE_TRANSPORTS, Endpoint, Health
 from fairlead.model.documents.loadbalancer import HttpMonitor, MonitorType, PlainMonitor, Transport
 from fairlead.model.documents.local_ip import ReplicaMonitor
 from fairlead.model.documents.owner import Kind, Owner
@@ -56,15 +56,15 @@ def endpoint(port: str, address: str, number: int, over: Transport, asker: str) 
     return Endpoint(port, parse_address(address), number, over, "net1", asker)
 
 
-def test_each_monitor_asks_its_own_question_of_each_member_at_each_of_its_ports():
+def test_monitor_probes_each_member_at_each_port_with_its_own_check():
     snapshot = snapshot_of(MODEL)
     http = HttpCheck(is_tls=False, method="GET", path="/", version="1.0", host="10.0.0.11", codes=frozenset({200}))
-    times = Rhythm(delay=5.0, timeout=2.0, max_retries=2, max_retries_down=3)
+    times = ProbeSchedule(delay=5.0, timeout=2.0, max_retries=2, max_retries_down=3)
     assert asked(snapshot, "web") == [
         Target(
             endpoint=endpoint("vm1", "10.0.0.11", number, Transport.TCP, "web-tcp-80-monitor"),
             check=http,
-            rhythm=times,
+            schedule=times,
             project_id="demo",
         )
         for number in (80, 81)
@@ -73,18 +73,18 @@ def test_each_monitor_asks_its_own_question_of_each_member_at_each_of_its_ports(
     once = endpoint("vm1", "10.0.0.11", 0, Transport.ANY, "api-tcp-80+81-monitor")
     nobodys = endpoint("", "10.0.0.99", 0, Transport.ANY, "api-tcp-80+81-monitor")
     assert asked(snapshot, "api") == [
-        Target(endpoint=each, check=ping, rhythm=slow, project_id="demo") for each in (once, nobodys)
+        Target(endpoint=each, check=ping, schedule=slow, project_id="demo") for each in (once, nobodys)
     ]
 
 
-def test_nothing_is_asked_of_agents_where_ovn_probes():
+def test_agents_have_no_targets_where_ovn_probes():
     snapshot = snapshot_of(MODEL, agents_probe=False)
     assert asked(snapshot, "web") == []
-    assert {each.asker for each in endpoints(snapshot, snapshot.load_balancers["api"])} == set()
+    assert {each.monitor_id for each in endpoints(snapshot, snapshot.load_balancers["api"])} == set()
 
 
-def test_where_agents_probe_no_kind_of_monitor_is_beyond_them():
-    assert set(ASKED_OVER) == set(MonitorType)
+def test_agents_can_probe_every_monitor_type():
+    assert set(PROBE_TRANSPORTS) == set(MonitorType)
     snapshot = snapshot_of(MODEL)
     web = Owner(Kind.LOAD_BALANCER, "web")
     seen = {each.endpoint: Health.ERROR for each in asked(snapshot, "web")[:1]}
@@ -92,23 +92,23 @@ def test_where_agents_probe_no_kind_of_monitor_is_beyond_them():
     assert snapshot.down["web"] == {"web-a"}
 
 
-def test_a_monitor_says_how_often_how_long_and_what_octavia_leaves_out():
+def test_probe_timing_follows_the_monitor_with_octavia_defaults():
     monitor = PlainMonitor(id="m", type=MonitorType.TCP, delay=0, timeout=0, max_retries=1, **COMMON)
-    assert rhythm_of(monitor) == Rhythm(delay=1.0, timeout=1.0, max_retries=1, max_retries_down=3)
-    quick = rhythm_of(replace(monitor, delay=1, delay_ms=100))
-    assert (quick.delay, quick.patience) == (0.1, pytest.approx(0.075))
-    assert rhythm_of(ReplicaMonitor(port=80, delay=7, timeout=2)).delay == 7.0
+    assert make_schedule(monitor) == ProbeSchedule(delay=1.0, timeout=1.0, max_retries=1, max_retries_down=3)
+    quick = make_schedule(replace(monitor, delay=1, delay_ms=100))
+    assert (quick.delay, quick.effective_timeout) == (0.1, pytest.approx(0.075))
+    assert make_schedule(ReplicaMonitor(port=80, delay=7, timeout=2)).delay == 7.0
 
 
 @pytest.mark.parametrize(
     ("codes", "found"),
     [("200", {200}), ("200,202", {200, 202}), ("200 , 202", {200, 202}), ("200-203", {200, 201, 202, 203})],
 )
-def test_expected_codes_are_one_several_or_a_range(codes: str, found: set[int]):
-    assert expected(codes) == found
+def test_expected_codes_are_a_value_a_list_or_a_range(codes: str, found: set[int]):
+    assert parse_expected_codes(codes) == found
 
 
-def test_a_request_says_for_whom_it_is():
+def test_http_check_sends_the_member_address_or_domain_name_as_host():
     monitor = HttpMonitor(
         id="m", type=MonitorType.HTTPS, delay=5, timeout=2, max_retries=1, http_method="HEAD", url_path="/up", **COMMON
     )
@@ -144,14 +144,14 @@ web vip=10.0.0.10,fd00::10 on=net1 provider=fairlead tcp:80{proxy=2000,%s}=%s
     ],
 )
 @pytest.mark.parametrize("kind", ["TCP", "HTTP", "HTTPS", "TLS-HELLO"])
-def test_a_probe_begins_as_the_pools_connections_do_where_a_member_of_it_takes_them(
+def test_probe_sends_a_proxy_header_where_pool_connections_do(
     kind: str, pool: str, members: str, wanted: dict[tuple[str, int], bool]
 ):
     """Probes start with a PROXY header where a pool member takes connections with one; members with the same port share
     a probe."""
     snapshot = snapshot_of(GREETED % (f"monitor={kind},{pool}", members))
     header = ProxyHeader.V2 if "V2" in pool else ProxyHeader.V1
-    found = {(str(each.endpoint.address), each.endpoint.number): each.check.header for each in asked(snapshot, "web")}
+    found = {(str(each.endpoint.address), each.endpoint.port): each.check.header for each in asked(snapshot, "web")}
     assert found == {place: header if greeted else None for place, greeted in wanted.items()}
 
 
@@ -159,7 +159,7 @@ def checks(pool: str, members: str = "a/10.0.0.11:80") -> list[Check]:
     return [each.check for each in asked(snapshot_of(GREETED % (pool, members)), "web")]
 
 
-def test_where_members_speak_tls_monitors_do():
+def test_monitors_use_tls_where_members_do():
     assert checks("monitor=TCP,members-tls") == [PlainCheck(type=MonitorType.TLS_HELLO)]
     assert [each.is_tls for each in checks("monitor=HTTP,members-tls") if isinstance(each, HttpCheck)] == [True]
     at_its_own = "a/10.0.0.11:80@10.0.0.11:81"
@@ -169,11 +169,11 @@ def test_where_members_speak_tls_monitors_do():
     ]
 
 
-def test_a_ping_has_no_header():
+def test_ping_probe_has_no_proxy_header():
     assert checks("monitor=PING,pool=PROXY") == [PlainCheck(type=MonitorType.PING)]
 
 
-def test_a_network_has_one_device_with_an_address_of_each_subnet_in_which_anybody_is_probed():
+def test_probe_device_has_an_address_in_each_probed_subnet():
     snapshot = snapshot_of(MODEL)
     found = probe_device(snapshot, snapshot.networks["net1"])
     assert found is not None
@@ -182,7 +182,7 @@ def test_a_network_has_one_device_with_an_address_of_each_subnet_in_which_anybod
         port_name="probe-net1",
         mac=found.mac,
         mtu=1442,
-        addresses=(parse_address("10.0.0.2"), parse_address("10.0.2.2"), link_local(found.mac)),
+        addresses=(parse_address("10.0.0.2"), parse_address("10.0.2.2"), derive_link_local(found.mac)),
         subnets=tuple(parse_network(each) for each in ("10.0.0.0/24", "10.0.2.0/24", "fd00::/64")),
     )
     assert probe_device(snapshot, snapshot.networks["net2"]) is None

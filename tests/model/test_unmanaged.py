@@ -11,13 +11,19 @@ from fairlead.model.documents.addresses import parse_address
 from fairlead.model.documents.loadbalancer import LoadBalancer
 from fairlead.model.documents.network import FixedIP, PortUse
 from fairlead.model.documents.owner import Kind, Owner
-from fairlead.model.documents.status import Applied, OperatingStatus
-from fairlead.model.documents.unmanaged import Foreign, ForeignNetwork, ForeignPort, ForeignRouter, is_foreign
-from fairlead.model.queries.balancer_state import balancer_status
+from fairlead.model.documents.status import AppliedState, OperatingStatus
+from fairlead.model.documents.unmanaged import (
+    UnmanagedNetwork,
+    UnmanagedObject,
+    UnmanagedPort,
+    UnmanagedRouter,
+    is_unmanaged,
+)
+from fairlead.model.queries.balancer_state import derive_balancer_status
 from fairlead.model.queries.domain import Topology
-from fairlead.model.queries.unmanaged_updates import ForeignNews
+from fairlead.model.queries.unmanaged_updates import UnmanagedUpdate
 from fairlead.model.registry.changeset import Changes, apply_changes, index_names, owners_with_rows
-from fairlead.model.registry.facts import FOREIGN, with_facts
+from fairlead.model.registry.facts import UNMANAGED, with_facts
 from fairlead.model.registry.kinds import owner_of
 from fairlead.model.snapshot import Snapshot
 from harness.story import parse_model
@@ -31,21 +37,21 @@ web vip=10.0.0.10 on=net1 tcp:80=a/10.0.0.11:80
 floating f1 by=neutron outside=203.0.113.50 r1=web-vip:10.0.0.10
 """
 DOCUMENTS, _ = parse_model(MODEL, {})
-NEWS: ForeignNews = {owner: each for owner, each in DOCUMENTS.items() if is_foreign(each)}
+NEWS: UnmanagedUpdate = {owner: each for owner, each in DOCUMENTS.items() if is_unmanaged(each)}
 BALANCER = DOCUMENTS[Owner(Kind.LOAD_BALANCER, "web")]
 (OVN,) = dataplanes_of(DEFAULT)
 
 
-def told(snapshot: Snapshot, news: ForeignNews) -> Snapshot:
-    return with_facts(snapshot, FOREIGN, news)
+def told(snapshot: Snapshot, news: UnmanagedUpdate) -> Snapshot:
+    return with_facts(snapshot, UNMANAGED, news)
 
 
-def documents(snapshot: Snapshot) -> dict[Owner, Foreign]:
+def documents(snapshot: Snapshot) -> dict[Owner, UnmanagedObject]:
     kinds = (Kind.NETWORK, Kind.ROUTER, Kind.PORT, Kind.FLOATING_IP)
     return {owner_of(each): each for kind in kinds for each in snapshot.documents(kind).values()}
 
 
-def test_they_are_there_and_are_nobodys():
+def test_unmanaged_networks_are_in_the_snapshot_without_rows_or_usage():
     snapshot = told(Snapshot(), NEWS)
     assert documents(snapshot) == NEWS
     assert owners_with_rows(snapshot) == []
@@ -58,7 +64,7 @@ def test_they_are_there_and_are_nobodys():
     assert nothing == Snapshot()
 
 
-def test_nothing_refers_to_what_is_not_there():
+def test_snapshot_has_no_dangling_references_for_any_order_of_updates():
     """References are always complete, for updates in random order and subsets, and so is the snapshot after a full
     update."""
     dice = random.Random(7)
@@ -76,7 +82,7 @@ def test_nothing_refers_to_what_is_not_there():
     assert documents(told(snapshot, NEWS)) == NEWS
 
 
-def test_an_address_that_others_gave_twice_stays_while_one_port_has_it():
+def test_duplicate_address_belongs_to_the_same_port_in_any_order_of_updates():
     """An address with two ports belongs to the same one on every server, in any order of updates, and to the other when
     that goes."""
     vm1 = DOCUMENTS[Owner(Kind.PORT, "vm1")]
@@ -93,43 +99,43 @@ def test_an_address_that_others_gave_twice_stays_while_one_port_has_it():
             assert place not in told(half, {Owner(Kind.PORT, left): None}).addresses
 
 
-def test_a_stored_document_keeps_its_place():
+def test_stored_document_takes_precedence_over_an_unmanaged_one():
     network = parse_model("network net1 10.9.0.0/24", {})[0]
     snapshot = apply_changes(Snapshot(), Changes(puts=tuple(network.values())), 1)
     assert told(snapshot, NEWS).networks["net1"] == network[Owner(Kind.NETWORK, "net1")]
     assert told(snapshot, dict.fromkeys(NEWS)) == snapshot
 
 
-def test_a_gateway_goes_with_its_port():
+def test_gateway_is_removed_with_its_port():
     snapshot = told(Snapshot(), NEWS)
     snapshot = told(snapshot, {Owner(Kind.PORT, "r1-outside"): None})
     router = NEWS[Owner(Kind.ROUTER, "r1")]
-    assert isinstance(router, ForeignRouter)
+    assert isinstance(router, UnmanagedRouter)
     assert snapshot.routers["r1"] == replace(router, gateway=None)
 
 
-def test_a_load_balancer_without_its_network_keeps_its_rows():
+def test_load_balancer_on_a_vanished_network_keeps_its_rows():
     """A load balancer whose network disappears keeps its rows, because the network may be reported again."""
     snapshot = apply_changes(told(Snapshot(), NEWS), Changes(puts=(BALANCER,)), 1)
     balancer, shared = owner_of(BALANCER), Owner(Kind.VIP_NETWORK, "net1")
     assert OVN.compile(snapshot, balancer)
     assert OVN.compile(snapshot, shared)
     gone = dict.fromkeys(NEWS)
-    assert {balancer, shared} <= {*FOREIGN.concerns(snapshot, told(snapshot, gone), gone)}
+    assert {balancer, shared} <= {*UNMANAGED.affected_owners(snapshot, told(snapshot, gone), gone)}
     without = told(snapshot, gone)
     for owner in owners_with_rows(without):
         with pytest.raises(Unsupported, match="VIPs on network net1, which OVN does not have"):
             OVN.compile(without, owner)
-    back = FOREIGN.concerns(without, told(without, NEWS), NEWS)
+    back = UNMANAGED.affected_owners(without, told(without, NEWS), NEWS)
     assert {balancer, shared} <= {*back}
 
 
-def test_what_is_concerned_is_what_is_stored():
+def test_unmanaged_update_affects_only_stored_owners():
     snapshot = apply_changes(told(Snapshot(), NEWS), Changes(puts=(BALANCER,)), 1)
     floating = {Owner(Kind.FLOATING_IP, "f1"): None}
-    assert list(FOREIGN.concerns(snapshot, told(snapshot, floating), floating)) == [owner_of(BALANCER)]
+    assert list(UNMANAGED.affected_owners(snapshot, told(snapshot, floating), floating)) == [owner_of(BALANCER)]
     interface = {Owner(Kind.PORT, "r1-net1"): None}
-    assert Owner(Kind.VIP_NETWORK, "net1") in FOREIGN.concerns(snapshot, told(snapshot, interface), interface)
+    assert Owner(Kind.VIP_NETWORK, "net1") in UNMANAGED.affected_owners(snapshot, told(snapshot, interface), interface)
 
 
 # Unmanaged addresses, allocated and reassigned by the network's owner
@@ -151,40 +157,40 @@ def balanced() -> Snapshot:
     return apply_changes(told(Snapshot(), NEWS), Changes(puts=(BALANCER,)), 1)
 
 
-def of_another(port: ForeignPort) -> ForeignPort:
+def of_another(port: UnmanagedPort) -> UnmanagedPort:
     return replace(port, id="next", project_id="stranger", device_owner="compute:nova", device_id="vm")
 
 
 @pytest.mark.parametrize("moved", [False, True])
-def test_a_load_balancer_has_no_address_that_its_port_has_not(moved: bool):
+def test_vip_has_rows_only_while_its_neutron_port_has_the_address(moved: bool):
     """A VIP has no rows once its port in Neutron is deleted or has another address, because another project's machine
     may get the address."""
     snapshot, port = balanced(), NEWS[PORT]
-    assert isinstance(port, ForeignPort)
+    assert isinstance(port, UnmanagedPort)
     before = {owner: OVN.compile(snapshot, owner) for owner in owners_with_rows(snapshot)}
     elsewhere = FixedIP(subnet_id=port.fixed_ips[0].subnet_id, address=parse_address("10.0.0.77"))
-    news: ForeignNews = {PORT: replace(port, fixed_ips=(elsewhere,)) if moved else None}
+    news: UnmanagedUpdate = {PORT: replace(port, fixed_ips=(elsewhere,)) if moved else None}
     gone = told(snapshot, news)
-    assert owner_of(BALANCER) in FOREIGN.concerns(snapshot, gone, news)
-    other: ForeignNews = {Owner(Kind.PORT, "next"): of_another(port)}
+    assert owner_of(BALANCER) in UNMANAGED.affected_owners(snapshot, gone, news)
+    other: UnmanagedUpdate = {Owner(Kind.PORT, "next"): of_another(port)}
     for each in (gone, told(gone, other)):
         assert rows_with_address(each) == []
         assert isinstance(BALANCER, LoadBalancer)
-        status = balancer_status(each, BALANCER, Applied(generation=1))
+        status = derive_balancer_status(each, BALANCER, AppliedState(generation=1))
         (member,) = BALANCER.pools[0].members
         assert status.of_member(BALANCER.pools[0], member) is OperatingStatus.ERROR
-    back: ForeignNews = {PORT: port}
-    assert owner_of(BALANCER) in FOREIGN.concerns(gone, told(gone, back), back)
+    back: UnmanagedUpdate = {PORT: port}
+    assert owner_of(BALANCER) in UNMANAGED.affected_owners(gone, told(gone, back), back)
     again = told(gone, back)
     assert {owner: OVN.compile(again, owner) for owner in owners_with_rows(again)} == before
 
 
-def test_a_subnet_may_be_called_otherwise_later():
+def test_subnet_id_change_keeps_the_rows_of_a_load_balancer():
     """A subnet's id may change, because OVN has the id of a subnet without DHCP only in a router port, which may be
     removed."""
     snapshot, network, port = balanced(), NEWS[Owner(Kind.NETWORK, "net1")], NEWS[PORT]
-    assert isinstance(network, ForeignNetwork)
-    assert isinstance(port, ForeignPort)
+    assert isinstance(network, UnmanagedNetwork)
+    assert isinstance(port, UnmanagedPort)
     other = replace(network, subnets=tuple(replace(subnet, id="another") for subnet in network.subnets))
     renamed = replace(port, fixed_ips=tuple(replace(fixed, subnet_id="another") for fixed in port.fixed_ips))
     before = OVN.compile(snapshot, owner_of(BALANCER))
@@ -195,24 +201,24 @@ def test_a_subnet_may_be_called_otherwise_later():
     assert OVN.compile(bare, owner_of(BALANCER)) == {}
 
 
-def test_a_port_that_calls_itself_where_probes_come_from_wakes_nobody():
+def test_tenant_port_claiming_to_be_a_probe_source_affects_no_owner():
     """A tenant's port that claims to be a probe source affects no owner, because each would cause a pass over the
     network."""
     watching, _ = parse_model(f"{MODEL}api vip=10.0.0.9 on=net1 tcp:80{{monitor=TCP}}=a/10.0.0.11:80", {})
-    snapshot = told(Snapshot(), {owner: each for owner, each in watching.items() if is_foreign(each)})
-    stored = tuple(each for each in watching.values() if not is_foreign(each))
+    snapshot = told(Snapshot(), {owner: each for owner, each in watching.items() if is_unmanaged(each)})
+    stored = tuple(each for each in watching.values() if not is_unmanaged(each))
     snapshot = apply_changes(snapshot, Changes(puts=stored), 1)
     machine = NEWS[Owner(Kind.PORT, "vm1")]
-    assert isinstance(machine, ForeignPort)
+    assert isinstance(machine, UnmanagedPort)
     one = {Owner(Kind.PORT, "vm1"): replace(machine, admin_state_up=False)}
-    assert Owner(Kind.LOAD_BALANCER, "api") in FOREIGN.concerns(snapshot, told(snapshot, one), one)
+    assert Owner(Kind.LOAD_BALANCER, "api") in UNMANAGED.affected_owners(snapshot, told(snapshot, one), one)
     there = (FixedIP(subnet_id=machine.fixed_ips[0].subnet_id, address=parse_address("10.0.0.99")),)
     owner = Owner(Kind.PORT, "odd")
-    odd: ForeignNews = {owner: replace(machine, id="odd", device_owner=PortUse.PROBE.value, fixed_ips=there)}
-    assert list(FOREIGN.concerns(snapshot, told(snapshot, odd), odd)) == []
+    odd: UnmanagedUpdate = {owner: replace(machine, id="odd", device_owner=PortUse.PROBE.value, fixed_ips=there)}
+    assert list(UNMANAGED.affected_owners(snapshot, told(snapshot, odd), odd)) == []
 
 
-def test_news_of_many_routers_are_one_look_at_each(monkeypatch: pytest.MonkeyPatch):
+def test_update_of_many_routers_evaluates_each_a_bounded_number_of_times(monkeypatch: pytest.MonkeyPatch):
     """An update of a hundred routers on one shared network evaluates each of them a bounded number of times."""
     joins = "\n".join(
         f"network own{number} by=neutron 10.2.{number}.0/24 project=p{number}\n"
@@ -220,14 +226,14 @@ def test_news_of_many_routers_are_one_look_at_each(monkeypatch: pytest.MonkeyPat
         for number in range(20, 120)
     )
     cloud, _ = parse_model(f"{MODEL}{joins}", {})
-    theirs: ForeignNews = {owner: each for owner, each in cloud.items() if is_foreign(each)}
-    ports: ForeignNews = {owner: theirs[owner] for owner in theirs if owner.kind is Kind.PORT}
+    theirs: UnmanagedUpdate = {owner: each for owner, each in cloud.items() if is_unmanaged(each)}
+    ports: UnmanagedUpdate = {owner: theirs[owner] for owner in theirs if owner.kind is Kind.PORT}
     without = told(Snapshot(), {owner: each for owner, each in theirs.items() if owner not in ports})
     old = apply_changes(without, Changes(puts=(BALANCER,)), 1)
     looked: list[str] = []
-    look = Topology.projects_through
+    look = Topology.projects_crossing
     monkeypatch.setattr(
-        Topology, "projects_through", lambda self, router: [looked.append(router), look(self, router)][1]
+        Topology, "projects_crossing", lambda self, router: [looked.append(router), look(self, router)][1]
     )
-    assert Owner(Kind.VIP_NETWORK, "net1") in FOREIGN.concerns(old, told(old, ports), ports)
+    assert Owner(Kind.VIP_NETWORK, "net1") in UNMANAGED.affected_owners(old, told(old, ports), ports)
     assert len(looked) < 1000  # one call per router and network, and one per port

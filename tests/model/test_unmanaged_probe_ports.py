@@ -5,17 +5,22 @@ from dataclasses import replace
 import pytest
 
 from fairlead.model.documents.addresses import IPAddress, parse_address, parse_network
-from fairlead.model.documents.loadbalancer import Kept, LoadBalancer
+from fairlead.model.documents.loadbalancer import ExternalService, LoadBalancer
 from fairlead.model.documents.owner import Kind, Owner
-from fairlead.model.documents.unmanaged import Foreign, ForeignNetwork, ForeignPort, Writer, is_foreign
+from fairlead.model.documents.unmanaged import UnmanagedNetwork, UnmanagedObject, UnmanagedPort, Writer, is_unmanaged
 from fairlead.model.queries.probe_devices import probe_device
 from fairlead.model.queries.probes import endpoints, find_source
-from fairlead.model.queries.unmanaged_probe_ports import is_ready, probe_port, wanted_of, wanted_on
+from fairlead.model.queries.unmanaged_probe_ports import (
+    find_probe_port,
+    is_probe_port_ready,
+    required_probe_ports,
+    required_probe_subnets,
+)
 from fairlead.model.registry.changeset import Changes, apply_changes
-from fairlead.model.registry.facts import AGENTS_PROBE, FOREIGN, with_facts
+from fairlead.model.registry.facts import AGENTS_PROBE, UNMANAGED, with_facts
 from fairlead.model.registry.kinds import owner_of
 from fairlead.model.snapshot import Snapshot
-from fairlead.runtime.steps import at_once
+from fairlead.runtime.steps import run_to_completion
 from harness.story import parse_model
 
 MODEL = """\
@@ -32,20 +37,20 @@ plain vip=10.0.0.30 on=net1 tcp:80=d/10.0.0.11:80
 DOCUMENTS, _ = parse_model(MODEL, {})
 FOUR, SIX = parse_address("10.0.0.11"), parse_address("fd00::11")
 NETWORK = DOCUMENTS[Owner(Kind.NETWORK, "net1")]
-assert isinstance(NETWORK, ForeignNetwork)
-PROBES = next(each for each in DOCUMENTS.values() if isinstance(each, ForeignPort) and "hm" in each.device_owner)
+assert isinstance(NETWORK, UnmanagedNetwork)
+PROBES = next(each for each in DOCUMENTS.values() if isinstance(each, UnmanagedPort) and "hm" in each.device_owner)
 WEB = Owner(Kind.LOAD_BALANCER, "web")
 
 
-def told(snapshot: Snapshot, *foreign: Foreign, gone: tuple[Owner, ...] = ()) -> Snapshot:
-    return with_facts(snapshot, FOREIGN, {**dict.fromkeys(gone), **{owner_of(each): each for each in foreign}})
+def told(snapshot: Snapshot, *foreign: UnmanagedObject, gone: tuple[Owner, ...] = ()) -> Snapshot:
+    return with_facts(snapshot, UNMANAGED, {**dict.fromkeys(gone), **{owner_of(each): each for each in foreign}})
 
 
 def town(*, agents: bool = False) -> Snapshot:
     """Return a model whose load balancers Octavia also has."""
-    snapshot = told(Snapshot(), *(each for each in DOCUMENTS.values() if is_foreign(each)))
+    snapshot = told(Snapshot(), *(each for each in DOCUMENTS.values() if is_unmanaged(each)))
     balancers = (each for each in DOCUMENTS.values() if isinstance(each, LoadBalancer))
-    kept = [replace(elsewhere(each), kept=Kept(made_port=True)) for each in balancers]
+    kept = [replace(elsewhere(each), kept=ExternalService(made_port=True)) for each in balancers]
     return with_facts(apply_changes(snapshot, Changes(puts=tuple(kept)), 1), AGENTS_PROBE, agents)
 
 
@@ -62,7 +67,7 @@ def sources(snapshot: Snapshot, balancer: str = "web") -> dict[IPAddress, IPAddr
     return {each.address: find_source(snapshot, each) for each in found}
 
 
-def test_a_port_of_the_networks_owner_is_what_members_are_probed_from():
+def test_members_are_probed_from_the_port_of_the_network_owner():
     with_port = town()
     without = told(with_port, gone=(owner_of(PROBES),))
     assert sources(with_port)[FOUR] == parse_address("10.0.0.2")
@@ -82,65 +87,71 @@ def test_a_port_of_the_networks_owner_is_what_members_are_probed_from():
     ],
     ids=str,
 )
-def test_what_anybody_else_calls_so_is_not_believed(changes: dict[str, str]):
+def test_probe_ports_of_tenants_are_not_accepted(changes: dict[str, str]):
     """Probe ports of tenants are not accepted, because Neutron lets them choose the device_id of their own ports."""
     snapshot = town()
     strange = replace(PROBES, id="00000000-0000-4000-8000-000000000000", **changes)
     alone = told(told(snapshot, gone=(owner_of(PROBES),)), strange)
-    assert probe_port(alone, "net1") is None
+    assert find_probe_port(alone, "net1") is None
     both = told(snapshot, strange)
-    assert probe_port(both, "net1") == PROBES
+    assert find_probe_port(both, "net1") == PROBES
     news = {owner_of(strange): strange}
-    assert WEB not in FOREIGN.concerns(snapshot, both, news)
+    assert WEB not in UNMANAGED.affected_owners(snapshot, both, news)
 
 
-def test_of_several_all_take_the_same_one():
+def test_first_of_several_probe_ports_is_used():
     first, last = (replace(PROBES, id=f"{digit}0000000-0000-4000-8000-000000000000") for digit in "0f")
-    assert probe_port(told(town(), first, last), "net1") == first
+    assert find_probe_port(told(town(), first, last), "net1") == first
 
 
-def test_a_network_of_nobody_has_none():
-    assert probe_port(told(town(), replace(NETWORK, project_id="")), "net1") is None
+def test_network_without_a_project_has_no_probe_port():
+    assert find_probe_port(told(town(), replace(NETWORK, project_id="")), "net1") is None
 
 
-def test_who_waits_for_it_hears_of_it_and_nobody_else_does():
+def test_probe_port_change_affects_only_monitored_load_balancers():
     snapshot, news = town(), {owner_of(PROBES): None}
     without = told(snapshot, gone=(owner_of(PROBES),))
-    heard = set(FOREIGN.concerns(snapshot, without, news))
+    heard = set(UNMANAGED.affected_owners(snapshot, without, news))
     assert heard == {WEB, Owner(Kind.LOAD_BALANCER, "far")}, "who is monitored and may have members there"
     moved = replace(PROBES, fixed_ips=(replace(PROBES.fixed_ips[0], address=parse_address("10.0.0.3")),))
-    assert WEB in FOREIGN.concerns(snapshot, told(snapshot, moved), {owner_of(moved): moved})
+    assert WEB in UNMANAGED.affected_owners(snapshot, told(snapshot, moved), {owner_of(moved): moved})
     same = replace(PROBES, name="renamed")
-    assert WEB not in FOREIGN.concerns(snapshot, told(snapshot, same), {owner_of(same): same})
+    assert WEB not in UNMANAGED.affected_owners(snapshot, told(snapshot, same), {owner_of(same): same})
     nobodys = replace(NETWORK, project_id="")
-    assert WEB in FOREIGN.concerns(snapshot, told(snapshot, nobodys), {owner_of(nobodys): nobodys})
+    assert WEB in UNMANAGED.affected_owners(snapshot, told(snapshot, nobodys), {owner_of(nobodys): nobodys})
 
 
-def test_what_is_needed_and_what_is_there():
+def test_probe_port_covers_monitored_subnets_and_is_ready_with_addresses():
     snapshot, four = town(), frozenset({parse_network("10.0.0.0/24")})
-    assert at_once(wanted_of(snapshot, snapshot.load_balancers["web"])) == {"net1": four}
-    assert at_once(wanted_of(snapshot, snapshot.load_balancers["plain"])) == {}
-    assert at_once(wanted_on(snapshot, "net2")) == {parse_network("10.1.0.0/24")}
-    assert at_once(wanted_on(snapshot, "net1")) == four
-    assert (is_ready(snapshot, "net1", four), is_ready(snapshot, "net2", frozenset())) == (True, False)
+    assert run_to_completion(required_probe_ports(snapshot, snapshot.load_balancers["web"])) == {"net1": four}
+    assert run_to_completion(required_probe_ports(snapshot, snapshot.load_balancers["plain"])) == {}
+    assert run_to_completion(required_probe_subnets(snapshot, "net2")) == {parse_network("10.1.0.0/24")}
+    assert run_to_completion(required_probe_subnets(snapshot, "net1")) == four
+    assert (is_probe_port_ready(snapshot, "net1", four), is_probe_port_ready(snapshot, "net2", frozenset())) == (
+        True,
+        False,
+    )
     elsewhere = told(snapshot, replace(PROBES, fixed_ips=()))
-    assert (is_ready(elsewhere, "net1", four), is_ready(elsewhere, "net1", frozenset())) == (False, True)
+    assert (is_probe_port_ready(elsewhere, "net1", four), is_probe_port_ready(elsewhere, "net1", frozenset())) == (
+        False,
+        True,
+    )
 
 
-def test_of_networks_of_lxd_and_of_who_is_nowhere_else_nothing_is_needed():
+def test_lxd_networks_and_balancers_outside_octavia_need_no_probe_port():
     snapshot = town()
     lxd = told(snapshot, replace(NETWORK, writer=Writer.LXD))
-    assert at_once(wanted_of(lxd, lxd.load_balancers["web"])) == {}
+    assert run_to_completion(required_probe_ports(lxd, lxd.load_balancers["web"])) == {}
     alone = apply_changes(snapshot, Changes(puts=(replace(snapshot.load_balancers["far"], kept=None),)), 2)
-    assert at_once(wanted_on(alone, "net2")) is None
+    assert run_to_completion(required_probe_subnets(alone, "net2")) is None
 
 
-def test_agents_send_from_the_port_itself():
+def test_agents_send_probes_from_the_neutron_probe_port():
     snapshot = town(agents=True)
     six = replace(snapshot.load_balancers["web"], id="six", additional_vips=())
     members = tuple(each for each in six.pools[0].members if each.address.version == 6)
     six = replace(six, pools=(replace(six.pools[0], members=members),))
-    assert at_once(wanted_of(snapshot, six)) == {"net1": frozenset()}, "its MAC, and no address"
+    assert run_to_completion(required_probe_ports(snapshot, six)) == {"net1": frozenset()}, "its MAC, and no address"
     network = snapshot.networks["net1"]
     device = probe_device(snapshot, network)
     assert device is not None

@@ -7,8 +7,8 @@ import pytest
 
 from fairlead.compilers.native import NATIVE, flow_lookup
 from fairlead.dataplane.flow_slot import flow_slot, source_slot
-from fairlead.dataplane.interface import Flow, Led
-from fairlead.dataplane.native import Here, Service
+from fairlead.dataplane.interface import Flow, FlowTarget
+from fairlead.dataplane.native import LocalMember, Service
 from fairlead.model.documents.addresses import parse_address
 from fairlead.model.documents.agent import Agent
 from fairlead.model.documents.loadbalancer import Transport
@@ -16,26 +16,26 @@ from fairlead.model.documents.owner import Kind, Owner
 from fairlead.model.registry.facts import AGENTS, with_facts
 from fairlead.model.registry.slices import slice_of
 from fairlead.model.snapshot import Snapshot
-from fairlead.runtime.steps import at_once
-from harness.story import read_story
+from fairlead.runtime.steps import run_to_completion
+from harness.story import read_case
 
 HERE = Path(__file__).parent
 
 
 def snapshot(story: str, state: str) -> Snapshot:
-    return next(each for each in read_story(HERE / f"{story}.txt", (NATIVE,)).states if each.name == state).snapshot()
+    return next(each for each in read_case(HERE / f"{story}.txt", (NATIVE,)).states if each.name == state).snapshot()
 
 
-def explain(known: Snapshot, asked: Flow) -> Led | None:
-    return at_once(flow_lookup.explain(known, asked))
+def explain(known: Snapshot, asked: Flow) -> FlowTarget | None:
+    return run_to_completion(flow_lookup.explain(known, asked))
 
 
 def flow(client: str, port: int, vip: str, at: int, transport: Transport = Transport.TCP) -> Flow:
-    return Flow(client=(parse_address(client), port), to=(parse_address(vip), at), transport=transport)
+    return Flow(client=(parse_address(client), port), destination=(parse_address(vip), at), transport=transport)
 
 
 @pytest.mark.parametrize(("story", "state"), [("slots", "two"), ("slots", "three"), ("monitored", "down")])
-def test_the_host_that_is_named_is_the_one_that_has_the_slot(story: str, state: str):
+def test_lookup_names_the_host_that_has_the_slot_of_the_flow(story: str, state: str):
     known = snapshot(story, state)
     balancer = Owner(Kind.LOAD_BALANCER, "web")
     rows = {name: NATIVE.compile(slice_of(known, name), balancer) for name in known.hosts}
@@ -55,23 +55,23 @@ def test_the_host_that_is_named_is_the_one_that_has_the_slot(story: str, state: 
             ]
             assert have == ([led.chassis] if led.chassis else [])
             by_source = rows["h1"][("Service", str(vip), transport.value, str(at))].by_source  # type: ignore[attr-defined]
-            by_ports = flow_slot(asked.client, asked.to, transport)
+            by_ports = flow_slot(asked.client, asked.destination, transport)
             assert led.slot == (source_slot(asked.client[0], vip) if by_source else by_ports)
 
 
 def has(row: object, slot: int) -> bool:
     assert isinstance(row, Service)
-    return bool(row.slots) and isinstance(row.targets[row.slots[slot]], Here)
+    return bool(row.slots) and isinstance(row.targets[row.slots[slot]], LocalMember)
 
 
-def test_what_no_load_balancer_listens_for_is_nobodys():
+def test_lookup_without_a_listener_returns_none():
     known = snapshot("slots", "two")
     assert explain(known, flow("10.0.0.9", 1, "203.0.113.5", 444)) is None
     assert explain(known, flow("10.0.0.9", 1, "203.0.113.99", 443)) is None
     assert explain(known, flow("10.0.0.9", 1, "203.0.113.5", 443, Transport.UDP)) is None
 
 
-def test_who_is_not_admitted_is_told_so_and_who_has_nobody_too():
+def test_lookup_reports_rejected_clients_and_missing_members():
     known = snapshot("slots", "two")
     stranger = explain(known, flow("198.51.100.1", 1, "203.0.113.5", 443))
     assert stranger is not None
@@ -81,18 +81,18 @@ def test_who_is_not_admitted_is_told_so_and_who_has_nobody_too():
     assert nobody.member is None
 
 
-def test_a_drained_host_is_the_one_before():
+def test_draining_host_is_the_previous_owner_of_its_slots():
     known = snapshot("drained", "drained")
     before = {
-        led.before
+        led.previous_owner
         for port in range(2000)
         if (led := explain(known, flow("10.0.0.9", port + 1, "203.0.113.5", 53, Transport.UDP)))
     }
     assert before == {"", "h2"}
 
 
-@pytest.mark.parametrize("how", [{"heard": False}, {"away": True}])
-def test_it_is_said_which_hosts_do_not_hear_of_changes(how: dict[str, bool]):
+@pytest.mark.parametrize("how", [{"is_responsive": False}, {"is_disconnected": True}])
+def test_lookup_lists_stale_hosts_that_may_forward_the_flow(how: dict[str, bool]):
     """Reported are outdated hosts that may forward the flow: its member's, one where it may arrive, and its source."""
     web = "drained", "drained"
     asked = flow("10.0.0.9", 1, "203.0.113.5", 53, Transport.UDP)
@@ -103,10 +103,10 @@ def test_it_is_said_which_hosts_do_not_hear_of_changes(how: dict[str, bool]):
     assert unheard(("slots", "one"), flow("10.2.0.9", 1, "203.0.113.5", 443), h2=how) == ("h2",), "it begins behind it"
 
 
-def test_one_that_was_never_heard_does_not_hear_of_changes_either():
+def test_host_without_any_report_is_listed_as_stale():
     led = explain(snapshot("slots", "one"), flow("10.0.0.9", 1, "203.0.113.5", 443))
     assert led is not None
-    assert led.unheard == ("h1",)
+    assert led.unresponsive == ("h1",)
 
 
 def unheard(state: tuple[str, str], asked: Flow, **silent: dict[str, bool]) -> tuple[str, ...]:
@@ -114,4 +114,4 @@ def unheard(state: tuple[str, str], asked: Flow, **silent: dict[str, bool]) -> t
     agents = {name: Agent(name=name, since=now, heartbeat=5.0, **silent.get(name, {})) for name in known.hosts}
     led = explain(with_facts(known, AGENTS, agents), asked)
     assert led is not None
-    return led.unheard
+    return led.unresponsive

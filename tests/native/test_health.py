@@ -13,17 +13,17 @@ from fairlead.model.documents.addresses import parse_address
 from fairlead.model.documents.health import Endpoint, Health
 from fairlead.model.documents.loadbalancer import Transport
 from fairlead.model.documents.owner import Kind, Owner
-from fairlead.model.documents.probe_result import Sighting
-from fairlead.model.queries.delegated_probing import known_of, probes_here
-from fairlead.model.queries.probe_devices import coverless_subnets
-from fairlead.model.queries.probes import endpoints, find_endpoint, sourceless_subnets, working_monitor
-from fairlead.model.registry.facts import SIGHTINGS, derive, with_facts
+from fairlead.model.documents.probe_result import ProbeResult
+from fairlead.model.queries.delegated_probing import derive_endpoint_health, probes_here
+from fairlead.model.queries.probe_devices import subnets_without_delegate_port
+from fairlead.model.queries.probes import enabled_monitor, endpoints, find_endpoint, subnets_without_probe_source
+from fairlead.model.registry.facts import PROBE_RESULTS, derive, with_facts
 from fairlead.model.registry.slices import slice_of
 from fairlead.model.snapshot import Snapshot
-from fairlead.node.probing import Probing
-from harness.given import Given
+from fairlead.node.probing import ProbeReconciler
+from harness.given import FixedSlice
 from harness.ports import free_port
-from harness.story import read_story
+from harness.story import read_case
 from harness.waiting import eventually_equal
 
 WEB = Owner(Kind.LOAD_BALANCER, "web")
@@ -31,14 +31,14 @@ MONITOR = "web-tcp-80-monitor"
 
 
 def snapshot() -> Snapshot:
-    return read_story(Path(__file__).parent / "monitored.txt").states[0].snapshot()
+    return read_case(Path(__file__).parent / "monitored.txt").states[0].snapshot()
 
 
 def at(text: str) -> Endpoint:
     return Endpoint("", parse_address(text), 8080, Transport.TCP, "pool", MONITOR)
 
 
-def test_each_host_probes_who_is_behind_it_and_nobody_else_does():
+def test_each_host_probes_only_members_in_its_prefixes():
     known = snapshot()
     found = set(endpoints(known, known.load_balancers["web"]))
     assert found == {at(each) for each in ("10.1.0.11", "10.2.0.11", "fd00:1::11", "fd00:2::11")}
@@ -47,19 +47,19 @@ def test_each_host_probes_who_is_behind_it_and_nobody_else_does():
             assert {each for each in found if probes_here(view, name, each)} == {at(each) for each in own}
 
 
-def test_a_member_of_which_nobody_has_said_anything_serves_and_one_that_is_seen_down_does_not():
+def test_unprobed_member_serves_and_a_member_with_a_failed_probe_is_down():
     known = snapshot()
-    assert known_of(known, at("10.1.0.11")) is Health.UNPROBED
-    seen = Sighting(health=Health.ERROR, chassis="h1", since=datetime.now(UTC))
-    told = derive(with_facts(known, SIGHTINGS, {at("10.1.0.11"): seen}), [WEB])
+    assert derive_endpoint_health(known, at("10.1.0.11")) is Health.UNPROBED
+    seen = ProbeResult(health=Health.ERROR, chassis="h1", since=datetime.now(UTC))
+    told = derive(with_facts(known, PROBE_RESULTS, {at("10.1.0.11"): seen}), [WEB])
     assert told.down["web"] == frozenset({"web-a"})
 
 
-def test_behind_no_host_or_another_projects_a_member_is_nowhere():
+def test_member_outside_the_projects_host_prefixes_has_no_endpoint():
     known = snapshot()
     balancer = known.load_balancers["web"]
     [pool] = balancer.pools
-    monitor = working_monitor(balancer, pool)
+    monitor = enabled_monitor(balancer, pool)
     assert monitor is not None
     away = replace(pool.members[0], address=parse_address("10.9.0.1"))
     assert find_endpoint(known, balancer, monitor, away, 8080) is Health.GONE
@@ -68,16 +68,16 @@ def test_behind_no_host_or_another_projects_a_member_is_nowhere():
     assert find_endpoint(theirs, balancer, monitor, pool.members[0], 8080) is Health.GONE
 
 
-def test_without_agents_nobody_asks_them():
+def test_no_member_is_probed_when_agents_do_not_probe():
     known = replace(snapshot(), agents_probe=False)
     assert not list(endpoints(known, known.load_balancers["web"]))
 
 
-def test_an_announced_network_gives_no_address_to_probe_from():
+def test_announced_network_needs_no_probe_source_address():
     known = snapshot()
     balancer = known.load_balancers["web"]
-    assert not sourceless_subnets(known, balancer)
-    assert not coverless_subnets(known, balancer)
+    assert not subnets_without_probe_source(known, balancer)
+    assert not subnets_without_delegate_port(known, balancer)
 
 
 LOOPBACK = """# Both members are on this machine, and nobody listens at the second one.
@@ -93,18 +93,18 @@ agents probe
 
 class Told:
     def __init__(self) -> None:
-        self.seen: dict[Endpoint, Sighting] = {}
+        self.seen: dict[Endpoint, ProbeResult] = {}
 
-    def observe(self, news: Mapping[Endpoint, Sighting | None]) -> None:
+    def observe(self, news: Mapping[Endpoint, ProbeResult | None]) -> None:
         self.seen |= {endpoint: each for endpoint, each in news.items() if each is not None}
 
-    def probes_only(self, endpoints: object) -> None: ...
+    def retain_only(self, endpoints: object) -> None: ...
 
-    def doubt(self) -> None: ...
+    def mark_stale(self) -> None: ...
 
 
 @pytest.mark.thorough
-async def test_a_host_asks_members_as_it_reaches_them_without_a_device(tmp_path: Path):
+async def test_host_probes_members_without_a_probe_device(tmp_path: Path):
     await _ask(tmp_path)
 
 
@@ -112,10 +112,10 @@ async def _ask(folder: Path) -> None:
     ports, told = {4: free_port(), 6: free_port()}, Told()
     story = folder / "loopback.txt"
     story.write_text(LOOPBACK.format(ports[4], ports[6]))
-    [state] = read_story(story, (NATIVE,)).states
-    given = Given("h1", folder / "slice", state.snapshot())
-    given.heard.set()
-    probing = Probing(given, told)
+    [state] = read_case(story, (NATIVE,)).states
+    given = FixedSlice("h1", folder / "slice", state.snapshot())
+    given.synced.set()
+    probing = ProbeReconciler(given, told)
     listening = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", ports[4])
     running = asyncio.ensure_future(probing.run())
     try:

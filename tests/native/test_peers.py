@@ -17,9 +17,9 @@ from fairlead.model.documents.checks import PlainCheck
 from fairlead.model.documents.loadbalancer import MonitorType
 from fairlead.model.documents.owner import Kind, Owner
 from fairlead.model.snapshot import Snapshot
-from fairlead.node.peers import Peers, targets, tunnel_of
-from harness.given import Given
-from harness.story import read_story
+from fairlead.node.peers import Peers, ping_targets, tunnel_target
+from harness.given import FixedSlice
+from harness.story import read_case
 from harness.waiting import eventually
 
 STORY = """# The second host answers, and the third one is at an address that leads nowhere (RFC 5737).
@@ -38,55 +38,57 @@ plugged h1
 def read(folder: Path) -> Snapshot:
     path = folder / "story.txt"
     path.write_text(STORY)
-    return read_story(path, (NATIVE,)).states[0].snapshot()
+    return read_case(path, (NATIVE,)).states[0].snapshot()
 
 
-def test_a_host_asks_all_others_by_an_ip_version_that_both_have(tmp_path: Path):
+def test_host_probes_all_others_over_a_common_ip_version(tmp_path: Path):
     known = read(tmp_path)
-    asked = targets(known, "h1")
-    assert {(str(each.address), each.asker) for each in asked} == {("127.0.0.2", "h2"), ("240.0.0.1", "h3")}
+    asked = ping_targets(known, "h1")
+    assert {(str(each.address), each.monitor_id) for each in asked} == {("127.0.0.2", "h2"), ("240.0.0.1", "h3")}
     assert {each.check for each in asked.values()} == {PlainCheck(type=MonitorType.PING)}
-    assert not targets(known, "nobody")
+    assert not ping_targets(known, "nobody")
     six = replace(known.hosts["h2"], addresses=(parse_address("fd00::2"), parse_address("127.0.0.2")))
     only = replace(known.hosts["h3"], addresses=(parse_address("fd00::3"),))
     both = replace(known, hosts=known.hosts.set("h2", six).set("h3", only))
-    assert {str(each.address) for each in targets(both, "h1")} == {"127.0.0.2", "fd00::3"}
-    assert {str(each.address) for each in targets(both, "h3")} == {"::1", "fd00::2"}
+    assert {str(each.address) for each in ping_targets(both, "h1")} == {"127.0.0.2", "fd00::3"}
+    assert {str(each.address) for each in ping_targets(both, "h3")} == {"::1", "fd00::2"}
 
 
-def test_many_hosts_are_asked_less_often(tmp_path: Path):
+def test_probe_rate_is_limited_with_many_hosts(tmp_path: Path):
     known, three = read(tmp_path), read(tmp_path).hosts["h3"]
     many = {f"h{n}": replace(three, name=f"h{n}", number=n, prefixes=()) for n in range(4, 1_000)}
     crowd = replace(known, hosts=known.hosts.update(many))
-    asked = targets(crowd, "h1").values()
-    tunnels = [tunnel_of(each) for each in asked]
-    assert round(sum(1 / each.rhythm.delay for each in (*asked, *tunnels)), 6) <= 1_000
-    assert {each.rhythm.delay for each in map(tunnel_of, targets(known, "h1").values())} == {1.0}, "icmp_ratelimit"
+    asked = ping_targets(crowd, "h1").values()
+    tunnels = [tunnel_target(each) for each in asked]
+    assert round(sum(1 / each.schedule.delay for each in (*asked, *tunnels)), 6) <= 1_000
+    assert {each.schedule.delay for each in map(tunnel_target, ping_targets(known, "h1").values())} == {1.0}, (
+        "icmp_ratelimit"
+    )
 
 
 @pytest.mark.thorough
 @pytest.mark.skipif(os.geteuid() != 0, reason="ICMP is asked by a raw socket: needs root")
-async def test_who_does_not_answer_is_lost_until_it_does(tmp_path: Path):
+async def test_host_without_an_answer_is_lost_until_an_answer_arrives(tmp_path: Path):
     await _lose(tmp_path)
 
 
 async def _lose(folder: Path) -> None:
-    given = Given("h1", folder / "slice", read(folder))
+    given = FixedSlice("h1", folder / "slice", read(folder))
     peers, told = Peers(given), list[Owner]()
-    peers.follow(told.extend)
+    peers.subscribe(told.extend)
     with tunnel("127.0.0.2"), tunnel("127.0.0.3"):
         await _find_again(given, peers, told)
 
 
-async def _find_again(given: Given, peers: Peers, told: list[Owner]) -> None:
+async def _find_again(given: FixedSlice, peers: Peers, told: list[Owner]) -> None:
     running = asyncio.ensure_future(peers.run())
     try:
         await eventually(peers.ready.is_set)
         assert peers.snapshot.lost_hosts == {"h3"}
         assert peers.snapshot is peers.snapshot, "nothing has changed"
         assert told == [Owner(Kind.LOAD_BALANCER, "api")]
-        back = replace(given.now.hosts["h3"], addresses=(parse_address("127.0.0.3"),))
-        given.become(replace(given.now, hosts=given.now.hosts.set("h3", back)), Owner(Kind.HOST, "h3"))
+        back = replace(given.current.hosts["h3"], addresses=(parse_address("127.0.0.3"),))
+        given.replace(replace(given.current, hosts=given.current.hosts.set("h3", back)), Owner(Kind.HOST, "h3"))
         await eventually(lambda: not peers.snapshot.lost_hosts and len(told) > 1)
         assert not running.done()
     finally:
@@ -107,7 +109,7 @@ def tunnel(address: str) -> Iterator[None]:
 async def test_host_that_answers_pings_is_lost_until_it_has_a_tunnel(tmp_path: Path) -> None:
     """A host is in this state after a boot, before the agent has applied its rows."""
     known = read(tmp_path)
-    given = Given("h1", tmp_path / "slice", replace(known, hosts=known.hosts.delete("h3")))
+    given = FixedSlice("h1", tmp_path / "slice", replace(known, hosts=known.hosts.delete("h3")))
     peers = Peers(given)
     running = asyncio.ensure_future(peers.run())
     try:
@@ -120,7 +122,7 @@ async def test_host_that_answers_pings_is_lost_until_it_has_a_tunnel(tmp_path: P
         await asyncio.wait([running])
 
 
-def test_members_behind_a_lost_host_have_no_slot_and_nothing_of_before(tmp_path: Path):
+def test_members_behind_a_lost_host_get_no_slot_and_no_previous_owner(tmp_path: Path):
     known = replace(read(tmp_path), lost_hosts=frozenset({"h2"}))
     rows = NATIVE.compile(known, Owner(Kind.LOAD_BALANCER, "web"))
     assert [str(row) for row in rows.values() if "tcp" in str(row)] == [

@@ -11,13 +11,13 @@ from fairlead.model.documents.owner import Owner
 from fairlead.model.registry.changeset import owners_with_rows
 from fairlead.model.registry.slices import slice_of
 from fairlead.model.snapshot import Snapshot
-from harness.story import Story, read_story
+from harness.story import Case, read_case
 
-STORIES = [read_story(path, (NATIVE,)) for path in sorted(Path(__file__).parent.glob("*.txt"))]
+STORIES = [read_case(path, (NATIVE,)) for path in sorted(Path(__file__).parent.glob("*.txt"))]
 
 
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: story.path.stem)
-def test_the_view_of_a_host_gives_the_rows_of_its_slice(story: Story) -> None:
+def test_server_view_of_a_host_compiles_to_the_rows_of_its_slice(story: Case) -> None:
     assert NATIVE.views is not None
     for state in story.states:
         known = state.snapshot()

@@ -7,7 +7,7 @@ import pytest
 
 from fairlead.lab import Lab
 from harness.lab.labs import lab_of, require_lab
-from harness.neutron_lab.cloud import Cloud, cloud
+from harness.neutron_lab.cloud import OpenStackOnLab, cloud
 from harness.neutron_lab.services import missing
 
 
@@ -22,6 +22,6 @@ def openstack_lab() -> Iterator[Lab]:
 
 
 @pytest.fixture(scope="session")
-def stack(openstack_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cloud]:
+def stack(openstack_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenStackOnLab]:
     with cloud(tmp_path_factory.mktemp("openstack"), openstack_lab) as made:
         yield made

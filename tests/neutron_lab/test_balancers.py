@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from fairlead.lab import Protocol
-from harness.neutron_lab.cloud import PORT, Cloud
-from harness.neutron_lab.rows import Rows, differences, of_neutron, without
+from harness.neutron_lab.cloud import PORT, OpenStackOnLab
+from harness.neutron_lab.rows import Rows, differences, read_neutron_rows, without
 from harness.waiting import wait_equal
 
 pytestmark = pytest.mark.neutron
@@ -30,17 +30,17 @@ BOTH = {"web1", "web2"}
 
 
 @pytest.fixture(scope="module")
-def town(stack: Cloud) -> Cloud:
+def town(stack: OpenStackOnLab) -> OpenStackOnLab:
     """The networks and machines."""
     build(stack)
     return stack
 
 
-def build(stack: Cloud) -> None:
+def build(stack: OpenStackOnLab) -> None:
     run = stack.openstack
     run("admin", "network create public --external --provider-network-type flat --provider-physical-network physnet")
     run("admin", "subnet create public4 --network public --subnet-range 203.0.113.0/24 --no-dhcp --gateway 203.0.113.1")
-    alice = stack.of("alice").network
+    alice = stack.connection_of("alice").network
     for name, cidrs in NETWORKS.items():
         network = alice.create_network(name=name)
         for version, cidr in zip((4, 6), cidrs, strict=True):
@@ -52,9 +52,9 @@ def build(stack: Cloud) -> None:
     run("alice", "loadbalancer delete --wait first")
 
 
-def join(stack: Cloud) -> None:
+def join(stack: OpenStackOnLab) -> None:
     """Create the router, and a security group that allows external clients."""
-    alice, run = stack.of("alice").network, stack.openstack
+    alice, run = stack.connection_of("alice").network, stack.openstack
     public = alice.find_network("public", ignore_missing=False)
     alice.create_router(name="r1", external_gateway_info={"network_id": public.id})
     for name in JOINED:
@@ -66,7 +66,9 @@ def join(stack: Cloud) -> None:
 
 
 @contextmanager
-def balancer(stack: Cloud, name: str, subnet: str, protocol: str, version: int = 4) -> Iterator[dict[str, Any]]:
+def balancer(
+    stack: OpenStackOnLab, name: str, subnet: str, protocol: str, version: int = 4
+) -> Iterator[dict[str, Any]]:
     """A load balancer on port 80 with both members, each object created by a separate command."""
     run = stack.openstack
     made = run(
@@ -94,17 +96,19 @@ def balancer(stack: Cloud, name: str, subnet: str, protocol: str, version: int =
         run("alice", f"loadbalancer delete --cascade --wait {name}")
 
 
-def wait_answers(wanted: set[str], stack: Cloud, client: str, to: str, protocol: Protocol = Protocol.TCP) -> None:
+def wait_answers(
+    wanted: set[str], stack: OpenStackOnLab, client: str, to: str, protocol: Protocol = Protocol.TCP
+) -> None:
     """Wait until Neutron, Fairlead's import and OVN have processed the changes."""
     wait_equal(lambda: stack.answers(client, to, protocol=protocol), wanted)
 
 
-def settled(stack: Cloud) -> Rows:
+def settled(stack: OpenStackOnLab) -> Rows:
     stack.lab.wait_synced()
-    return of_neutron(stack.lab)
+    return read_neutron_rows(stack.lab)
 
 
-def test_the_whole_life_of_a_load_balancer(town: Cloud):
+def test_load_balancer_lifecycle_works_and_leaves_neutron_rows_unchanged(town: OpenStackOnLab):
     before = settled(town)
     with balancer(town, "shop", "n1v4", "TCP") as shop:
         vip = shop["vip_address"]
@@ -129,13 +133,13 @@ def test_the_whole_life_of_a_load_balancer(town: Cloud):
     wait_equal(lambda: differences(before, settled(town)), [])
 
 
-def test_udp_over_ipv6(town: Cloud):
+def test_udp_over_ipv6_is_balanced(town: OpenStackOnLab):
     with balancer(town, "names", "n1v6", "UDP", 6) as names:
         for client in ("client1", "client2"):
             wait_answers(BOTH, town, client, names["vip_address"], Protocol.UDP)
 
 
-def test_a_router_gains_a_network_and_loses_another(town: Cloud):
+def test_vip_follows_networks_that_join_and_leave_the_router(town: OpenStackOnLab):
     """The VIP is served on all networks of the router of the VIP's network, and on no others."""
     with balancer(town, "story", "n1v4", "TCP") as story:
         vip = story["vip_address"]
@@ -153,7 +157,7 @@ def test_a_router_gains_a_network_and_loses_another(town: Cloud):
         wait_answers({""}, town, "client3", vip)
 
 
-def test_a_floating_ip_that_neutron_attaches_to_the_port_of_the_vip(town: Cloud):
+def test_neutron_floating_ip_of_the_vip_port_is_balanced(town: OpenStackOnLab):
     with balancer(town, "front", "n1v4", "TCP") as front:
         made = town.openstack("alice", f"floating ip create public --port {front['vip_port_id']} -f json")
         address = made["floating_ip_address"]
@@ -164,7 +168,7 @@ def test_a_floating_ip_that_neutron_attaches_to_the_port_of_the_vip(town: Cloud)
         town.openstack("alice", f"floating ip delete {address}")
 
 
-def test_a_provider_network_has_the_vip(town: Cloud):
+def test_vip_on_a_vlan_provider_network_is_served(town: OpenStackOnLab):
     """Traffic between its machines passes the physical network in its VLAN, without a router."""
     run, shop = town.openstack, town.keystone.ids["shop"]
     run(

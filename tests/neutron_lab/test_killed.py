@@ -16,12 +16,12 @@ from typing import Any
 import httpx
 import pytest
 
-from harness.lab.northbound import Northbound, breaking
-from harness.lab.servers import Server
-from harness.neutron_lab.cloud import Cloud
-from harness.neutron_lab.rows import Rows, differences, of_neutron, without
-from harness.octavia_plugin.cloud import Agreement, content_of, is_agent
-from harness.octavia_plugin.tenant import BALANCERS, MEMBERS, PAUSES, RETRY, SETTLE_SECONDS, Tenant
+from harness.lab.northbound import NorthboundServer, unreliable_northbound
+from harness.lab.servers import FairleadProcess
+from harness.neutron_lab.cloud import OpenStackOnLab
+from harness.neutron_lab.rows import Rows, differences, read_neutron_rows, without
+from harness.octavia_plugin.cloud import StatusComparison, content_of, is_agent
+from harness.octavia_plugin.tenant import BALANCERS, MEMBERS, PAUSE_RANGE, RETRY_INTERVAL, SETTLE_SECONDS, RandomTenant
 from harness.waiting import DEADLINE, pause, wait_equal, wait_until
 
 pytestmark = pytest.mark.neutron
@@ -32,22 +32,22 @@ ADDED = ("Octavia", "ovn-lb-hm:distributed")
 
 
 @dataclass
-class Place(Agreement):
-    stack: Cloud
+class NeutronStatuses(StatusComparison):
+    stack: OpenStackOnLab
     client: httpx.Client
 
     @property
-    def fairlead(self) -> Server:
+    def fairlead(self) -> FairleadProcess:
         return self.stack.server
 
-    def ask(self, method: str, path: str, body: object = None) -> Any:
+    def request(self, method: str, path: str, body: object = None) -> Any:
         return content_of(self.client.request(method, f"/v2/lbaas/{path}", json=body))
 
     def log(self, name: str) -> str:
         return self.stack.octavia.log(name)[-4000:]
 
 
-class OnNeutron(Tenant):
+class NeutronTenant(RandomTenant):
     """Tenant whose members are ports of Neutron."""
 
     def _new_member(self) -> dict[str, Any]:
@@ -55,27 +55,27 @@ class OnNeutron(Tenant):
 
 
 @dataclass
-class Attacker:
-    stack: Cloud
-    northbound: Northbound
+class ProcessKiller:
+    stack: OpenStackOnLab
+    northbound: NorthboundServer
     random: Random
     done: list[str] = field(default_factory=list)
 
-    def strike(self) -> None:
+    def kill_random(self) -> None:
         strikes = {
-            "Octavia's API": lambda: self._again(self.stack.octavia, "api"),
-            "its driver-agent": lambda: self._again(self.stack.octavia, "agent"),
+            "Octavia's API": lambda: self._restart(self.stack.octavia, "api"),
+            "its driver-agent": lambda: self._restart(self.stack.octavia, "agent"),
             "one of the agent's": self._kill_one,
-            "Fairlead": self.stack.serve_again,
+            "Fairlead": self.stack.restart_server,
             "ovsdb-server": self._kill_database,
-            "Neutron": lambda: self._again(self.stack.neutron, "api"),
+            "Neutron": lambda: self._restart(self.stack.neutron, "api"),
         }
         name = self.random.choice(sorted(strikes))
         self.done.append(name)
         strikes[name]()
 
     @staticmethod
-    def _again(service: Any, name: str) -> None:
+    def _restart(service: Any, name: str) -> None:
         service.kill(name)
         service.start(name)
 
@@ -91,8 +91,8 @@ class Attacker:
 
 
 @pytest.fixture
-def place(stack: Cloud) -> Iterator[Place]:
-    alice = stack.of("alice").network
+def place(stack: OpenStackOnLab) -> Iterator[NeutronStatuses]:
+    alice = stack.connection_of("alice").network
     network = alice.create_network(name="killed")
     subnet = alice.create_subnet(name="killed4", network_id=network.id, ip_version=4, cidr="10.43.0.0/24")
     for last in MEMBERS:
@@ -102,12 +102,12 @@ def place(stack: Cloud) -> Iterator[Place]:
     stack.openstack("alice", "loadbalancer delete --wait first")
     headers = {"X-Auth-Token": stack.keystone.token("alice")}
     with httpx.Client(base_url=stack.octavia.url, timeout=DEADLINE, headers=headers) as client:
-        yield Place(stack, client)
+        yield NeutronStatuses(stack, client)
 
 
-def neutrons(stack: Cloud) -> Rows:
+def neutrons(stack: OpenStackOnLab) -> Rows:
     """Rows of Neutron, without the ports created on behalf of load balancers."""
-    rows = of_neutron(stack.lab)
+    rows = read_neutron_rows(stack.lab)
     added = {
         identity
         for identity, row in rows["Logical_Switch_Port"].items()
@@ -116,18 +116,18 @@ def neutrons(stack: Cloud) -> Rows:
     return without(rows, added)
 
 
-def added(stack: Cloud) -> list[Any]:
-    return [each for owner in ADDED for each in stack.of("admin").network.ports(device_owner=owner)]
+def added(stack: OpenStackOnLab) -> list[Any]:
+    return [each for owner in ADDED for each in stack.connection_of("admin").network.ports(device_owner=owner)]
 
 
-def operate(place: Place, tenant: Tenant, attacker: Attacker) -> None:
+def operate(place: NeutronStatuses, tenant: RandomTenant, attacker: ProcessKiller) -> None:
     """Run tenant and attacker concurrently, until the number of operations was accepted."""
     ended = Event()
 
     def work() -> None:
         try:
-            while tenant.taken < OPERATIONS and not ended.is_set():
-                tenant.act()
+            while tenant.accepted_count < OPERATIONS and not ended.is_set():
+                tenant.send_random_request()
         finally:
             ended.set()
 
@@ -135,46 +135,46 @@ def operate(place: Place, tenant: Tenant, attacker: Attacker) -> None:
         working = threads.submit(work)
         try:
             while not ended.is_set():
-                attacker.strike()
-                more = tenant.taken + attacker.random.randint(*PAUSES)
+                attacker.kill_random()
+                more = tenant.accepted_count + attacker.random.randint(*PAUSE_RANGE)
                 wait_until(
-                    lambda more=more: tenant.taken >= more or ended.is_set(),
+                    lambda more=more: tenant.accepted_count >= more or ended.is_set(),
                     f"{more} operations",
                     seconds=SETTLE_SECONDS,
                 )
-                pause(attacker.random.uniform(0, RETRY))  # during the next operation
+                pause(attacker.random.uniform(0, RETRY_INTERVAL))  # during the next operation
         finally:
             ended.set()
         working.result()
     print(f"answers: {tenant.table()}\nkilled: {', '.join(attacker.done)}")
 
 
-def test_whoever_is_killed_nothing_waits_and_neutrons_rows_are_as_they_were(place: Place):
+def test_process_kills_leave_nothing_pending_and_neutron_rows_unchanged(place: NeutronStatuses):
     stack = place.stack
     print(f"NEUTRON_OPERATIONS={OPERATIONS} NEUTRON_SEED={SEED}")
     before = neutrons(stack)
-    subnet = stack.of("alice").network.find_subnet("killed4", ignore_missing=False).id
-    tenant = OnNeutron(place.client, subnet, Random(SEED))
+    subnet = stack.connection_of("alice").network.find_subnet("killed4", ignore_missing=False).id
+    tenant = NeutronTenant(place.client, subnet, Random(SEED))
     for _ in range(BALANCERS):
         tenant.make()
-    with breaking(stack.lab) as northbound:
-        operate(place, tenant, Attacker(stack, northbound, Random(SEED)))
+    with unreliable_northbound(stack.lab) as northbound:
+        operate(place, tenant, ProcessKiller(stack, northbound, Random(SEED)))
     stack.octavia.await_answer()
     stack.neutron.await_answer()
     found = place.settle(SETTLE_SECONDS)
     assert {provisioning for provisioning, _ in found.values()} <= {"ACTIVE", "ERROR"}
-    wait_until(place.fairlead.has_nothing_to_do, seconds=SETTLE_SECONDS)
+    wait_until(place.fairlead.is_idle, seconds=SETTLE_SECONDS)
     assert differences(before, neutrons(stack)) == []
     tidy(place)
-    assert differences(before, of_neutron(stack.lab)) == []
+    assert differences(before, read_neutron_rows(stack.lab)) == []
 
 
-def tidy(place: Place) -> None:
+def tidy(place: NeutronStatuses) -> None:
     """Delete all load balancers. Only the VIP port of one that Octavia lost before its commit may remain."""
-    balancers = place.ask("GET", "loadbalancers")["loadbalancers"]
+    balancers = place.request("GET", "loadbalancers")["loadbalancers"]
     for each in balancers:
-        place.ask("DELETE", f"loadbalancers/{each['id']}?cascade=true")
-    wait_equal(lambda: place.ask("GET", "loadbalancers")["loadbalancers"], [])
+        place.request("DELETE", f"loadbalancers/{each['id']}?cascade=true")
+    wait_equal(lambda: place.request("GET", "loadbalancers")["loadbalancers"], [])
     wait_until(
         lambda: {each.device_owner for each in added(place.stack)},
         "no ports for probes",
@@ -183,5 +183,5 @@ def tidy(place: Place) -> None:
     forgotten = added(place.stack)
     assert not {each.device_id for each in forgotten} & {f"lb-{each['id']}" for each in balancers}
     for each in forgotten:
-        place.stack.of("admin").network.delete_port(each)
+        place.stack.connection_of("admin").network.delete_port(each)
     print(f"{len(balancers)} load balancers deleted, {len(forgotten)} ports of VIPs that Octavia forgot")

@@ -12,8 +12,8 @@ import pytest
 
 from fairlead.lab import agents
 from harness.lab.members import end_process, start_process
-from harness.neutron_lab.cloud import PORT, Cloud
-from harness.neutron_lab.rows import differences, of_neutron
+from harness.neutron_lab.cloud import PORT, OpenStackOnLab
+from harness.neutron_lab.rows import differences, read_neutron_rows
 from harness.octavia_plugin.cloud import PASSWORD, USER
 from harness.waiting import wait_equal, wait_until
 
@@ -28,8 +28,8 @@ OPENSTACK_SECONDS = 300  # timeout of Octavia's operations
 
 
 @pytest.fixture(scope="module")
-def town(stack: Cloud) -> Cloud:
-    alice = stack.of("alice").network
+def town(stack: OpenStackOnLab) -> OpenStackOnLab:
+    alice = stack.connection_of("alice").network
     router = alice.create_router(name="watched")
     for name, cidrs in NETWORKS.items():
         network = alice.create_network(name=name)
@@ -44,9 +44,9 @@ def town(stack: Cloud) -> Cloud:
     return stack
 
 
-def let_in(stack: Cloud) -> None:
+def let_in(stack: OpenStackOnLab) -> None:
     """Allow agents' probes in the security group; OVN's own probes bypass ACLs."""
-    alice = stack.of("alice").network
+    alice = stack.connection_of("alice").network
     group = next(alice.security_groups(name="default", project_id=stack.keystone.ids["shop"]))
     for version in ("IPv4", "IPv6"):
         rule = {"direction": "ingress", "protocol": "tcp", "ether_type": version}
@@ -58,8 +58,8 @@ def let_in(stack: Cloud) -> None:
 
 @pytest.fixture(params=["ovn", "agents"])
 def watched(
-    request: pytest.FixtureRequest, town: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Cloud]:
+    request: pytest.FixtureRequest, town: OpenStackOnLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[OpenStackOnLab]:
     """The same cloud, probed by OVN or by agents."""
     if request.param == "ovn":
         yield town
@@ -70,17 +70,17 @@ def watched(
     monkeypatch.setenv("FAIRLEAD_AGENT_USER", USER)
     monkeypatch.setenv("FAIRLEAD_AGENT_PASSWORD_FILE", str(secret))
     with ExitStack() as running:
-        running.callback(town.serve_again)
-        town.serve_again(FAIRLEAD_HEALTH_PROBER="agents")
+        running.callback(town.restart_server)
+        town.restart_server(FAIRLEAD_HEALTH_PROBER="agents")
         for agent in agents.start(town.lab.layout, town.server.url):
             running.callback(agent.stop)
         yield town
 
 
-def make(stack: Cloud, version: int) -> Any:
+def make(stack: OpenStackOnLab, version: int) -> Any:
     """A load balancer with all its parts, including a monitor, created in one request."""
-    balancing = stack.of("alice").load_balancer
-    subnets = {each.name: each.id for each in stack.of("alice").network.subnets()}
+    balancing = stack.connection_of("alice").load_balancer
+    subnets = {each.name: each.id for each in stack.connection_of("alice").network.subnets()}
     members = [
         {
             "name": machine,
@@ -102,7 +102,7 @@ def make(stack: Cloud, version: int) -> Any:
 
 
 @contextmanager
-def balancer(stack: Cloud, version: int) -> Iterator[Any]:
+def balancer(stack: OpenStackOnLab, version: int) -> Iterator[Any]:
     made = make(stack, version)
     try:
         yield made
@@ -110,19 +110,19 @@ def balancer(stack: Cloud, version: int) -> Iterator[Any]:
         stack.openstack("alice", f"loadbalancer delete --cascade --wait {made.id}")
 
 
-def statuses(stack: Cloud) -> dict[str, str]:
-    balancing = stack.of("alice").load_balancer
+def statuses(stack: OpenStackOnLab) -> dict[str, str]:
+    balancing = stack.connection_of("alice").load_balancer
     pool = balancing.find_pool("watched", ignore_missing=False)
     return {each.name: each.operating_status for each in balancing.members(pool)}
 
 
-def become(stack: Cloud, **wanted: str) -> None:
+def become(stack: OpenStackOnLab, **wanted: str) -> None:
     wait_equal(lambda: statuses(stack), wanted)
 
 
-def ports(stack: Cloud) -> dict[str, Any]:
+def ports(stack: OpenStackOnLab) -> dict[str, Any]:
     """Ports for probes, by the name of their network."""
-    administrator = stack.of("admin").network
+    administrator = stack.connection_of("admin").network
     found = list(administrator.ports(device_owner=OWNER))
     assert {each.project_id for each in found} <= {stack.keystone.ids["shop"]}
     made = {administrator.get_network(each.network_id).name: each for each in found}
@@ -131,7 +131,7 @@ def ports(stack: Cloud) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("version", [4, 6])
-def test_who_is_dead_gets_nothing(watched: Cloud, version: int):
+def test_dead_member_gets_no_connections(watched: OpenStackOnLab, version: int):
     with balancer(watched, version) as made:
         become(watched, watched1="ONLINE", watched2="ONLINE")
         end_process(watched, "watched1")  # type: ignore[arg-type]
@@ -144,16 +144,16 @@ def test_who_is_dead_gets_nothing(watched: Cloud, version: int):
         wait_equal(lambda: watched.answers(CLIENT, made.vip_address), set(MEMBERS))
 
 
-def test_the_ports_that_are_needed_are_there_and_no_others(watched: Cloud):
+def test_probe_ports_exist_only_while_a_monitor_needs_them(watched: OpenStackOnLab):
     """A port that the network's owner deletes is created again. All are deleted with the monitor."""
     wait_equal(lambda: ports(watched), {})  # those of an earlier test are deleted after its load balancer
     watched.lab.wait_synced()
-    before = of_neutron(watched.lab)
+    before = read_neutron_rows(watched.lab)
     with balancer(watched, 4):
         become(watched, watched1="ONLINE", watched2="ONLINE")
         there = ports(watched)
         assert {name: len(each.fixed_ips) >= 1 for name, each in there.items()} == dict.fromkeys(NETWORKS, True)
-        watched.of("alice").network.delete_port(there["w1"].id)
+        watched.connection_of("alice").network.delete_port(there["w1"].id)
         wait_until(
             lambda: {network: port.id for network, port in ports(watched).items()},
             "another port",
@@ -163,15 +163,15 @@ def test_the_ports_that_are_needed_are_there_and_no_others(watched: Cloud):
         become(watched, watched1="ERROR", watched2="ONLINE")
         start_process(watched, "watched1")  # type: ignore[arg-type]
         become(watched, watched1="ONLINE", watched2="ONLINE")
-        monitor = next(iter(watched.of("alice").load_balancer.health_monitors()))
+        monitor = next(iter(watched.connection_of("alice").load_balancer.health_monitors()))
         watched.openstack("alice", f"loadbalancer healthmonitor delete --wait {monitor.id}")
         wait_equal(lambda: ports(watched), {})
-    wait_equal(lambda: differences(before, of_neutron(watched.lab)), [])
+    wait_equal(lambda: differences(before, read_neutron_rows(watched.lab)), [])
 
 
-def test_whoever_is_killed_in_between_no_port_is_left(town: Cloud):
+def test_no_probe_port_remains_after_a_driver_agent_kill_during_deletion(town: OpenStackOnLab):
     """The load balancer is deleted while the agent that would delete its ports is not running."""
-    made, balancing = make(town, 4), town.of("alice").load_balancer
+    made, balancing = make(town, 4), town.connection_of("alice").load_balancer
     become(town, watched1="ONLINE", watched2="ONLINE")
     town.octavia.kill("agent")
     balancing.delete_load_balancer(made.id, cascade=True)

@@ -12,8 +12,8 @@ import pytest
 
 from fairlead.lab import agents
 from fairlead.lab.errors import CommandFailed
-from harness.neutron_lab.cloud import PORT, Cloud
-from harness.neutron_lab.rows import differences, of_neutron
+from harness.neutron_lab.cloud import PORT, OpenStackOnLab
+from harness.neutron_lab.rows import differences, read_neutron_rows
 from harness.octavia_plugin.cloud import PASSWORD, USER
 from harness.waiting import wait_equal, wait_until
 
@@ -27,9 +27,9 @@ OPENSTACK_SECONDS = 300  # timeout of Octavia's operations
 
 
 @pytest.fixture(scope="module")
-def town(stack: Cloud, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cloud]:
+def town(stack: OpenStackOnLab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenStackOnLab]:
     """The cloud, with agents that probe and run proxies."""
-    alice = stack.of("alice").network
+    alice = stack.connection_of("alice").network
     router = alice.create_router(name="proxied")
     for name, cidrs in NETWORKS.items():
         network = alice.create_network(name=name)
@@ -52,17 +52,17 @@ def town(stack: Cloud, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clo
     with ExitStack() as running, pytest.MonkeyPatch.context() as environment:
         environment.setenv("FAIRLEAD_AGENT_USER", USER)
         environment.setenv("FAIRLEAD_AGENT_PASSWORD_FILE", str(secret))
-        running.callback(stack.serve_again)
-        stack.serve_again(FAIRLEAD_HEALTH_PROBER="agents")
+        running.callback(stack.restart_server)
+        stack.restart_server(FAIRLEAD_HEALTH_PROBER="agents")
         for agent in agents.start(stack.lab.layout, stack.server.url):
             running.callback(agent.stop)
         yield stack
 
 
-def make(stack: Cloud, name: str, version: int) -> Any:
+def make(stack: OpenStackOnLab, name: str, version: int) -> Any:
     """An HTTP listener with an L7 policy for a path, created in one request with all its parts."""
-    balancing = stack.of("alice").load_balancer
-    subnets = {each.name: each.id for each in stack.of("alice").network.subnets()}
+    balancing = stack.connection_of("alice").load_balancer
+    subnets = {each.name: each.id for each in stack.connection_of("alice").network.subnets()}
     members = [
         {
             "address": stack.address(machine, version),
@@ -84,7 +84,7 @@ def make(stack: Cloud, name: str, version: int) -> Any:
 
 
 @contextmanager
-def balancer(stack: Cloud, name: str, version: int = 4) -> Iterator[Any]:
+def balancer(stack: OpenStackOnLab, name: str, version: int = 4) -> Iterator[Any]:
     made = make(stack, name, version)
     try:
         yield made
@@ -92,7 +92,7 @@ def balancer(stack: Cloud, name: str, version: int = 4) -> Iterator[Any]:
         stack.openstack("alice", f"loadbalancer delete --cascade --wait {made.id}")
 
 
-def get(stack: Cloud, client: str, vip: str, path: str = "/") -> str:
+def get(stack: OpenStackOnLab, client: str, vip: str, path: str = "/") -> str:
     """Name of the member or a status code; empty without a response."""
     url = f"http://[{vip}]{path}" if ":" in vip else f"http://{vip}{path}"
     with suppress(CommandFailed):
@@ -102,30 +102,30 @@ def get(stack: Cloud, client: str, vip: str, path: str = "/") -> str:
     return ""
 
 
-def operating(stack: Cloud, made: Any) -> str:
-    status: str = stack.of("alice").load_balancer.get_load_balancer(made.id).operating_status
+def operating(stack: OpenStackOnLab, made: Any) -> str:
+    status: str = stack.connection_of("alice").load_balancer.get_load_balancer(made.id).operating_status
     return status
 
 
-def ports(stack: Cloud) -> dict[str, Any]:
+def ports(stack: OpenStackOnLab) -> dict[str, Any]:
     """Ports of proxies by the chassis to which they are bound."""
-    found = list(stack.of("admin").network.ports(device_owner=OWNER))
+    found = list(stack.connection_of("admin").network.ports(device_owner=OWNER))
     made = {each.binding_host_id: each for each in found}
     assert len(made) == len(found), "one for a chassis"
     return made
 
 
-def served_near(stack: Cloud) -> dict[str, int]:
+def served_near(stack: OpenStackOnLab) -> dict[str, int]:
     """Number of proxies on each chassis."""
     found = {each.name: stack.lab.layout.directory / "fairlead" for each in stack.lab.record.chassis}
     return {name: len(list(Path(at / f"agent-{name}.proxies").glob("*/pid"))) for name, at in found.items()}
 
 
 @pytest.mark.parametrize("version", [4, 6])
-def test_each_chassis_has_a_proxy_behind_a_port_of_neutrons(town: Cloud, version: int):
+def test_each_chassis_has_a_proxy_with_a_neutron_port(town: OpenStackOnLab, version: int):
     wait_equal(lambda: ports(town), {})
     town.lab.wait_synced()
-    before = of_neutron(town.lab)
+    before = read_neutron_rows(town.lab)
     with balancer(town, f"shelf{version}", version) as made:
         wait_equal(lambda: len(ports(town)), len(town.lab.record.chassis))
         for client in CLIENTS:
@@ -136,15 +136,15 @@ def test_each_chassis_has_a_proxy_behind_a_port_of_neutrons(town: Cloud, version
         assert {each.project_id for each in ports(town).values()} == {town.keystone.ids["shop"]}
         assert set(served_near(town).values()) == {1}
     wait_equal(lambda: ports(town), {})
-    wait_equal(lambda: differences(before, of_neutron(town.lab)), [])
+    wait_equal(lambda: differences(before, read_neutron_rows(town.lab)), [])
 
 
-def test_a_port_that_somebody_deletes_is_made_anew(town: Cloud):
+def test_deleted_proxy_port_is_recreated(town: OpenStackOnLab):
     with balancer(town, "anew") as made:
         wait_equal(lambda: len(ports(town)), len(town.lab.record.chassis))
         there = ports(town)
         first = min(there)
-        town.of("alice").network.delete_port(there[first].id)
+        town.connection_of("alice").network.delete_port(there[first].id)
         wait_until(
             lambda: {host: port.id for host, port in ports(town).items()},
             "another port",
@@ -155,16 +155,16 @@ def test_a_port_that_somebody_deletes_is_made_anew(town: Cloud):
     wait_equal(lambda: ports(town), {})
 
 
-def test_what_neutron_refuses_is_an_error_until_it_does_not(town: Cloud):
+def test_rejected_proxy_ports_set_error_until_the_quota_is_raised(town: OpenStackOnLab):
     """The project's quota allows only the existing ports and the VIP's. Nothing remains PENDING."""
-    shop, administrator = town.keystone.ids["shop"], town.of("admin").network
+    shop, administrator = town.keystone.ids["shop"], town.connection_of("admin").network
     wait_equal(lambda: ports(town), {})
     most = administrator.get_quota(shop).ports
     administrator.update_quota(shop, port=len(list(administrator.ports(project_id=shop))) + 1)
     try:
         with balancer(town, "refused") as made:
             wait_equal(lambda: operating(town, made), "ERROR")
-            assert town.of("alice").load_balancer.get_load_balancer(made.id).provisioning_status == "ACTIVE"
+            assert town.connection_of("alice").load_balancer.get_load_balancer(made.id).provisioning_status == "ACTIVE"
             assert ports(town) == {}
             assert "Quota exceeded" in town.octavia.log("agent")
             administrator.update_quota(shop, port=most)
@@ -173,9 +173,9 @@ def test_what_neutron_refuses_is_an_error_until_it_does_not(town: Cloud):
         administrator.update_quota(shop, port=most)
 
 
-def test_whoever_is_killed_in_between_no_port_is_left(town: Cloud):
+def test_no_proxy_port_remains_after_a_driver_agent_kill_during_deletion(town: OpenStackOnLab):
     """The load balancer is deleted while the agent that would delete its ports is not running."""
-    made, balancing = make(town, "left", 4), town.of("alice").load_balancer
+    made, balancing = make(town, "left", 4), town.connection_of("alice").load_balancer
     wait_equal(lambda: len(ports(town)), len(town.lab.record.chassis))
     town.octavia.kill("agent")
     balancing.delete_load_balancer(made.id, cascade=True)

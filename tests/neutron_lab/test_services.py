@@ -2,13 +2,13 @@
 
 import pytest
 
-from harness.neutron_lab.cloud import PORT, Cloud
-from harness.neutron_lab.rows import read, recorded, shape
+from harness.neutron_lab.cloud import PORT, OpenStackOnLab
+from harness.neutron_lab.rows import read, read_recording, shape
 
 pytestmark = pytest.mark.neutron
 
 
-def test_the_services_are_real_and_machines_on_neutrons_networks_talk(stack: Cloud):
+def test_octavia_lists_providers_and_machines_on_neutron_networks_communicate(stack: OpenStackOnLab):
     stack.openstack("alice", "network create plain")
     stack.openstack("alice", "subnet create plain4 --network plain --subnet-range 10.20.0.0/24")
     stack.openstack("alice", "subnet create plain6 --network plain --ip-version 6 --subnet-range fd20::/64")
@@ -21,9 +21,9 @@ def test_the_services_are_real_and_machines_on_neutrons_networks_talk(stack: Clo
     assert stack.answers("plain1", stack.address("plain2", 6), PORT) == {"plain2"}
 
 
-def test_the_recorded_rows_are_such_as_neutron_writes(stack: Cloud):
+def test_recorded_rows_have_the_columns_and_keys_that_neutron_writes(stack: OpenStackOnLab):
     """Columns and keys of the recorded rows are those of the real ones."""
-    alice, administrator = stack.of("alice").network, stack.of("admin").network
+    alice, administrator = stack.connection_of("alice").network, stack.connection_of("admin").network
     flat = {"provider_network_type": "flat", "provider_physical_network": "physnet"}
     vlan = {**flat, "provider_network_type": "vlan", "provider_segmentation_id": 101}
     administrator.create_network(name="vlan", **vlan)
@@ -47,7 +47,7 @@ def test_the_recorded_rows_are_such_as_neutron_writes(stack: Cloud):
     address = next(each["ip_address"] for each in port.fixed_ips if "." in each["ip_address"])
     administrator.create_ip(floating_network_id=outside.id, port_id=port.id, fixed_ip_address=address)
 
-    written, taken = shape(read(stack.lab)), shape(recorded())
+    written, taken = shape(read(stack.lab)), shape(read_recording())
 
     read_by_us = (
         "Logical_Switch",

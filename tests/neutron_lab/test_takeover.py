@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from fairlead.lab.load import Load, Target, total
-from harness.neutron_lab.cloud import Cloud
+from fairlead.lab.load import Load, Target, sum_results
+from harness.neutron_lab.cloud import OpenStackOnLab
 from harness.neutron_lab.rows import read
 from harness.waiting import wait_equal
 
@@ -17,7 +17,7 @@ OPENSTACK_SECONDS = 300  # timeout of Octavia's operations
 CLIENTS = ("old-c1", "old-c2")
 
 
-def make_scene(stack: Cloud) -> None:
+def make_scene(stack: OpenStackOnLab) -> None:
     """Two networks of a router, with a member and a client each, on both chassis."""
     for name, cidr in (("old1", "10.30.0.0/24"), ("old2", "10.31.0.0/24")):
         stack.openstack("alice", f"network create {name}")
@@ -35,10 +35,10 @@ def make_scene(stack: Cloud) -> None:
     )
 
 
-def make_stock(stack: Cloud, name: str) -> Any:
+def make_stock(stack: OpenStackOnLab, name: str) -> Any:
     """A load balancer of the provider `ovn`, reachable from both networks."""
-    balancing = stack.of("alice").load_balancer
-    subnets = {each.name: each.id for each in stack.of("alice").network.subnets()}
+    balancing = stack.connection_of("alice").load_balancer
+    subnets = {each.name: each.id for each in stack.connection_of("alice").network.subnets()}
     members = [
         {"address": stack.address(machine), "protocol_port": 8080, "subnet_id": subnets[subnet]}
         for machine, subnet in (("old-m1", "old14"), ("old-m2", "old24"))
@@ -54,7 +54,7 @@ def make_stock(stack: Cloud, name: str) -> Any:
     return made
 
 
-def others(stack: Cloud, *names: str) -> dict[str, dict[str, Any]]:
+def others(stack: OpenStackOnLab, *names: str) -> dict[str, dict[str, Any]]:
     """Rows of the load balancers with these names, and of all other switches, routers and ports."""
     rows = read(stack.lab)
     return {
@@ -63,7 +63,7 @@ def others(stack: Cloud, *names: str) -> dict[str, dict[str, Any]]:
     }
 
 
-def test_clients_do_not_notice_that_a_load_balancer_is_taken_over(stack: Cloud):
+def test_takeover_on_neutron_networks_breaks_no_connection(stack: OpenStackOnLab):
     make_scene(stack)
     other, web = make_stock(stack, "old-other"), make_stock(stack, "old-web")
     before = others(stack, other.id)
@@ -75,11 +75,11 @@ def test_clients_do_not_notice_that_a_load_balancer_is_taken_over(stack: Cloud):
         stack.lab.wait_synced()
         answered = [stack.answers(client, web.vip_address) for client in CLIENTS]
         results = [each.stop() for each in loads]
-    print(said, dict(total(results)), [each for result in results for each in result.broken][:5])
+    print(said, dict(sum_results(results)), [each for result in results for each in result.failed][:5])
     assert [each["outcome"] for each in said] == ["adopted"]
     assert answered == [{"old-m1", "old-m2"}] * 2
-    assert [each for result in results for each in result.broken] == []
-    assert total(results)["held"] == HELD * len(CLIENTS)
+    assert [each for result in results for each in result.failed] == []
+    assert sum_results(results)["held"] == HELD * len(CLIENTS)
     assert others(stack, other.id, web.id) == before
     assert stack.answers("old-c2", other.vip_address) == {"old-m1", "old-m2"}
     stack.openstack("alice", "loadbalancer member set old-web-pool --weight 0 --wait " + member(stack, "old-web-pool"))
@@ -87,10 +87,10 @@ def test_clients_do_not_notice_that_a_load_balancer_is_taken_over(stack: Cloud):
     for name in ("old-web", "old-other"):
         stack.openstack("alice", f"loadbalancer delete {name} --cascade --wait")
     wait_equal(lambda: others(stack, other.id, web.id)["Load_Balancer"], {})
-    assert stack.of("admin").network.find_port(web.vip_port_id) is None
+    assert stack.connection_of("admin").network.find_port(web.vip_port_id) is None
 
 
-def member(stack: Cloud, pool: str) -> str:
+def member(stack: OpenStackOnLab, pool: str) -> str:
     """The member on the first network."""
     found = stack.openstack("alice", f"loadbalancer member list {pool} -f json")
     return next(str(each["id"]) for each in found if each["address"] == stack.address("old-m1"))

@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.http.server_client import Server
+from fairlead.http.server_client import ApiClient
 from fairlead.model.documents.loadbalancer import Transport
 from fairlead.model.documents.port_ranges import PortRange
-from fairlead.model.documents.traffic_counters import Figures
+from fairlead.model.documents.traffic_counters import TrafficCounters
 from fairlead.model.queries.statistics import CountedService, Datapath
 from fairlead.node.server_requests import Servers
-from fairlead.store.read_barrier import NotKnown
+from fairlead.store.read_barrier import StoreStale
 from harness.agents import serving
-from harness.etcd import Etcd, started
+from harness.etcd import EtcdCluster, etcd_cluster
 from harness.ports import free_port
 from harness.probes import FIRST, SECOND, SIX
-from harness.several_servers import ALL_UP, LISTENER, SOME_DOWN, Node, all_say, begin
+from harness.several_servers import ALL_UP, LISTENER, SOME_DOWN, FollowingAgent, await_state, start_server
 from harness.sightings import DOCUMENTS, DOWN, UP, WEB
 from harness.waiting import eventually
 
@@ -36,8 +36,8 @@ _NUMBERS = count()
 
 
 @pytest.fixture(scope="module")
-def etcd() -> Iterator[Etcd]:
-    with started() as cluster:
+def etcd() -> Iterator[EtcdCluster]:
+    with etcd_cluster() as cluster:
         yield cluster
 
 
@@ -50,7 +50,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, int]:
     return f"{request.getfixturevalue('etcd').url}/agents{next(_NUMBERS)}", servers
 
 
-async def test_all_servers_say_what_agents_tell_whichever_they_listen_to(place: tuple[str, int], tmp_path: Path):
+async def test_all_servers_return_the_same_health_and_counters_of_all_agents(place: tuple[str, int], tmp_path: Path):
     url, number = place
 
     async with AsyncExitStack() as stack:
@@ -58,28 +58,29 @@ async def test_all_servers_say_what_agents_tell_whichever_they_listen_to(place: 
         urls = [f"http://127.0.0.1:{port}" for port in ports]
         first = await stack.enter_async_context(AsyncExitStack())
         servers = [
-            await begin(first if not at else stack, tmp_path / "files", url, port) for at, port in enumerate(ports)
+            await start_server(first if not at else stack, tmp_path / "files", url, port)
+            for at, port in enumerate(ports)
         ]
         await servers[0].put(*DOCUMENTS)
-        one = Node("one", urls, tmp_path, Figures(connections=30, active=2))
-        two = Node("two", urls[::-1], tmp_path, Figures(connections=12))
+        one = FollowingAgent("one", urls, tmp_path, TrafficCounters(connections=30, active=2))
+        two = FollowingAgent("two", urls[::-1], tmp_path, TrafficCounters(connections=12))
         for node in (one, two):
             await stack.enter_async_context(node.running())
         one.reports.observe({FIRST: DOWN, SIX: UP})
         two.reports.observe({SECOND: UP})
-        await all_say((SOME_DOWN, "DEGRADED", 42), servers)
+        await await_state((SOME_DOWN, "DEGRADED", 42), servers)
         for node in (one, two):
             await eventually(lambda node=node: node.given.snapshot.down.get("web") == {"web-a"})
         await first.aclose()
         one.reports.observe({FIRST: UP})
-        two.figures = Figures(connections=20)
-        await all_say((ALL_UP, "ONLINE", 50), servers[1:])
+        two.figures = TrafficCounters(connections=20)
+        await await_state((ALL_UP, "ONLINE", 50), servers[1:])
         await eventually(lambda: "web" not in one.given.snapshot.down)
-        again = await begin(stack, tmp_path / "files", url, ports[0])
-        await all_say((ALL_UP, "ONLINE", 50), [again, *servers[1:]])
+        again = await start_server(stack, tmp_path / "files", url, ports[0])
+        await await_state((ALL_UP, "ONLINE", 50), [again, *servers[1:]])
 
 
-async def test_nothing_is_nobodys_at_a_server_that_has_not_heard_of_it_yet(place: tuple[str, int], tmp_path: Path):
+async def test_lagging_server_reads_the_store_before_calling_a_listener_unknown(place: tuple[str, int], tmp_path: Path):
     """A node discards whatever has no owner at any server. This server does not follow the store by itself."""
 
     async with AsyncExitStack() as stack:
@@ -89,21 +90,25 @@ async def test_nothing_is_nobodys_at_a_server_that_has_not_heard_of_it_yet(place
         ]
         await early.put(*DOCUMENTS)
         assert not late.model.snapshot.listener_owner
-        servers = Servers([Server(url=late.url)])
-        assert (await servers.ask_whose("", [COUNTED])).listeners == [LISTENER]
+        servers = Servers([ApiClient(url=late.url)])
+        assert (await servers.find_listeners("", [COUNTED])).listeners == [LISTENER]
         await early.put(WEB_TWICE)
-        told = await servers.tell("one", 10, {SECOND_LISTENER: Figures(connections=1), "gone": Figures()})
+        told = await servers.report(
+            "one", 10, {SECOND_LISTENER: TrafficCounters(connections=1), "gone": TrafficCounters()}
+        )
         assert (told.unknown, told.failure) == ({"gone"}, None)
 
 
-async def test_while_the_store_is_away_no_sums_are_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+async def test_no_counters_are_dropped_while_the_store_is_unavailable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     async def away() -> None:
-        raise NotKnown("the store is away")
+        raise StoreStale("the store is away")
 
     async with serving(tmp_path / "files") as server:
         await server.put(*DOCUMENTS)
-        monkeypatch.setattr(server.model.looks, "newest_in_time", away)
-        servers = Servers([Server(url=server.url)])
-        told = await servers.tell("one", 10, {LISTENER: Figures(connections=3), "unheard of": Figures()})
+        monkeypatch.setattr(server.model.read_barrier, "wait_with_timeout", away)
+        servers = Servers([ApiClient(url=server.url)])
+        told = await servers.report(
+            "one", 10, {LISTENER: TrafficCounters(connections=3), "unheard of": TrafficCounters()}
+        )
         assert (told.unknown, told.failure) == (set(), None)
-        assert server.services.node_counts.total([LISTENER]) == Figures(connections=3)
+        assert server.services.node_counts.total([LISTENER]) == TrafficCounters(connections=3)

@@ -10,14 +10,14 @@ import pytest
 from fairlead.drivers.interface import DriverError
 from fairlead.model.documents.agent_counters import FLUSHED_MEMBERS
 from fairlead.model.documents.owner import Kind, Owner
-from fairlead.model.queries.conntrack_flush import Cut
+from fairlead.model.queries.conntrack_flush import TrackedConnection
 from fairlead.model.registry.changeset import Changes, apply_changes
 from fairlead.model.snapshot import Snapshot, with_health
 from fairlead.node import host_conntrack_flush
-from fairlead.node.host_conntrack_flush import MOST_TRIES, HostCutting
-from harness.given_slice import Given
+from fairlead.node.host_conntrack_flush import MAX_ROUNDS, HostConntrackFlusher
+from harness.given_slice import InMemorySlice
 from harness.story import parse_model
-from harness.waiting import eventually, turns
+from harness.waiting import eventually, run_ready_tasks
 
 pytestmark = pytest.mark.virtual_clock
 
@@ -50,9 +50,9 @@ def with_down(snapshot: Snapshot, *names: str) -> Snapshot:
 class Driver:
     leads: bool = False
     error: str = ""
-    asked: list[frozenset[Cut]] = field(default_factory=list)
+    asked: list[frozenset[TrackedConnection]] = field(default_factory=list)
 
-    async def flush(self, cuts: Collection[Cut]) -> tuple[int, frozenset[Cut]]:
+    async def flush_connections(self, cuts: Collection[TrackedConnection]) -> tuple[int, frozenset[TrackedConnection]]:
         self.asked.append(frozenset(cuts))
         if self.error:
             raise DriverError(self.error)
@@ -64,24 +64,24 @@ class Driver:
 
 
 @dataclass
-class Place:
-    given: Given
+class HostFlushSite:
+    given: InMemorySlice
     driver: Driver = field(default_factory=Driver)
-    cutting: HostCutting = field(init=False)
+    cutting: HostConntrackFlusher = field(init=False)
 
-    def say(self, snapshot: Snapshot) -> None:
+    def replace_slice(self, snapshot: Snapshot) -> None:
         known = {*self.given.snapshot.load_balancers, *snapshot.load_balancers}
         self.given.snapshot = snapshot
         self.given.call(tuple(Owner(Kind.LOAD_BALANCER, each) for each in known))
 
 
 @asynccontextmanager
-async def cutting_at(snapshot: Snapshot) -> AsyncIterator[Place]:
-    place = Place(Given(snapshot))
-    place.cutting = HostCutting(place.given, place.driver)
+async def cutting_at(snapshot: Snapshot) -> AsyncIterator[HostFlushSite]:
+    place = HostFlushSite(InMemorySlice(snapshot))
+    place.cutting = HostConntrackFlusher(place.given, place.driver)
     work = asyncio.ensure_future(place.cutting.run())
     place.given.ready.set()
-    await turns()
+    await run_ready_tasks()
     try:
         yield place
         assert not work.done()
@@ -101,58 +101,58 @@ async def cutting_at(snapshot: Snapshot) -> AsyncIterator[Place]:
         (with_down(snapshot_of(DNS, OTHER), "b", "c"), [{C}]),
     ],
 )
-async def test_members_behind_this_host_at_announced_addresses_are_flushed_once(
+async def test_udp_flows_of_members_behind_this_host_are_flushed_once(
     then: Snapshot, wanted: list[set[tuple[str, str]]]
 ):
     async with cutting_at(snapshot_of(DNS, OTHER)) as place:
-        place.say(then)
+        place.replace_slice(then)
         await asyncio.sleep(LONG)
         assert place.driver.ends == wanted
         assert place.cutting.counts() == {FLUSHED_MEMBERS: sum(map(len, wanted))}
 
 
-async def test_what_rows_lead_to_is_tried_again_and_what_was_removed_not_for_ever():
+async def test_flush_is_retried_while_rows_remain_and_limited_for_removed_members():
     async with cutting_at(snapshot_of(DNS)) as place:
         place.driver.leads = True
-        place.say(with_down(snapshot_of(DNS), "a"))
+        place.replace_slice(with_down(snapshot_of(DNS), "a"))
         await eventually(lambda: len(place.driver.asked) > 3)
         place.driver.leads = False
         tried = len(place.driver.asked)
         await asyncio.sleep(LONG)
         assert len(place.driver.asked) == tried + 1
         place.driver.leads = True
-        place.say(snapshot_of())
+        place.replace_slice(snapshot_of())
         await asyncio.sleep(LONG)
-        assert len(place.driver.asked) == tried + 1 + MOST_TRIES
+        assert len(place.driver.asked) == tried + 1 + MAX_ROUNDS
 
 
-async def test_what_one_load_balancer_removes_is_flushed_however_much_another_one_does(monkeypatch: pytest.MonkeyPatch):
+async def test_pending_flush_limit_applies_per_load_balancer(monkeypatch: pytest.MonkeyPatch):
     """The limit is per load balancer, because they may belong to different tenants."""
-    monkeypatch.setattr(host_conntrack_flush, "MOST_LEFT", 1)
+    monkeypatch.setattr(host_conntrack_flush, "MAX_REMOVED_MEMBERS", 1)
     log = "log vip=203.0.113.20 on=pool udp:514=e/10.1.0.11:514"
     async with cutting_at(snapshot_of(DNS, log)) as place:
         place.driver.leads = True
-        place.say(snapshot_of(DNS))
+        place.replace_slice(snapshot_of(DNS))
         await eventually(lambda: place.driver.asked)
-        place.say(snapshot_of())
+        place.replace_slice(snapshot_of())
         await eventually(lambda: len(place.driver.ends[-1]) > 1)
         assert ("203.0.113.20", "10.1.0.11") in place.driver.ends[-1]
         assert len(place.driver.ends[-1]) == 2
 
 
-async def test_a_member_that_goes_down_again_is_flushed_again():
+async def test_member_that_goes_down_a_second_time_is_flushed_again():
     whole = snapshot_of(DNS)
     async with cutting_at(with_down(whole, "a")) as place:
         await eventually(lambda: place.driver.ends == [{A}])
-        place.say(whole)
-        place.say(with_down(whole, "a"))
+        place.replace_slice(whole)
+        place.replace_slice(with_down(whole, "a"))
         await eventually(lambda: place.driver.ends == [{A}, {A}])
 
 
-async def test_what_the_kernel_refuses_is_tried_again():
+async def test_flush_rejected_by_the_kernel_is_retried():
     async with cutting_at(snapshot_of(DNS)) as place:
         place.driver.error = "no room"
-        place.say(snapshot_of())
+        place.replace_slice(snapshot_of())
         await eventually(lambda: len(place.driver.asked) > 2)
         place.driver.error = ""
         tried = len(place.driver.asked)
@@ -160,10 +160,10 @@ async def test_what_the_kernel_refuses_is_tried_again():
         assert len(place.driver.asked) == tried + 1
 
 
-async def test_much_is_flushed_in_parts(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(host_conntrack_flush, "MOST_CUTS", 1)
+async def test_many_flushes_are_split_into_batches(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(host_conntrack_flush, "MAX_FLUSHES_PER_LISTING", 1)
     async with cutting_at(snapshot_of(DNS)) as place:
-        place.say(snapshot_of())
+        place.replace_slice(snapshot_of())
         await asyncio.sleep(LONG)
         assert len(place.driver.asked) == 2
         assert set[tuple[str, str]]().union(*place.driver.ends) == {A, C}

@@ -8,15 +8,15 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from fairlead.drivers.haproxy import HAProxy, Nowhere
-from fairlead.drivers.haproxy.process import Program, all_running
+from fairlead.drivers.haproxy import HAProxy, HostNamespace
+from fairlead.drivers.haproxy.process import Program, find_processes
 from fairlead.model.documents.agent import Agent
 from fairlead.node import host_proxies
-from fairlead.node.host_proxies import HostProxying
-from fairlead.node.listener_counters import Tally
-from fairlead.node.proxies import Looks, Proxying
+from fairlead.node.host_proxies import HostProxyReconciler
+from fairlead.node.listener_counters import CounterSums
+from fairlead.node.proxies import ProxyIntervals, ProxyReconciler
 from fairlead.node.reports import Reports
-from harness.given import Given
+from harness.given import FixedSlice
 from harness.proxied import PROGRAM, needs_haproxy
 from harness.story import read_state
 from harness.waiting import eventually
@@ -29,7 +29,7 @@ plugged h1
 """
 
 
-class Heard(Reports):
+class FirstReport(Reports):
     """Records the first report that a server receives."""
 
     def __init__(self) -> None:
@@ -38,22 +38,24 @@ class Heard(Reports):
         self.first: dict[str, frozenset[int]] | None = None
 
     async def run(self) -> None:
-        self.first = dict(self._serving)
+        self.first = dict(self._proxy_ports)
 
 
-def make(folder: Path, program: str) -> tuple[HostProxying, Heard]:
-    given, heard = Given("h1", folder / "slice", read_state("now", TEXT, {}, {}).snapshot()), Heard()
-    driver = HAProxy(folder / "p", Nowhere(), heard.serves, Program(path=PROGRAM, user=""))
-    return HostProxying(given, heard, Proxying(given, heard, driver, Looks(Tally(), 60.0, 60.0)), program), heard
+def make(folder: Path, program: str) -> tuple[HostProxyReconciler, FirstReport]:
+    given, heard = FixedSlice("h1", folder / "slice", read_state("now", TEXT, {}, {}).snapshot()), FirstReport()
+    driver = HAProxy(folder / "p", HostNamespace(), heard.set_proxy_ports, Program(path=PROGRAM, user=""))
+    return HostProxyReconciler(
+        given, heard, ProxyReconciler(given, heard, driver, ProxyIntervals(CounterSums(), 60.0, 60.0)), program
+    ), heard
 
 
-async def test_what_is_missing_is_said_until_it_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(host_proxies, "AGAIN", 0.01)
+async def test_missing_haproxy_is_reported_until_the_program_exists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(host_proxies, "RETRY_INTERVAL", 0.01)
 
     program = tmp_path / "haproxy"
     host, heard = make(tmp_path, str(program))
     work = asyncio.ensure_future(host.run())
-    await host.tell()
+    await host.run_reports()
     assert heard.first == {}
     assert f"no HAProxy at {program}" in heard._unapplied["haproxy", "host/h1"]
     program.write_text("#!/bin/sh\n")
@@ -63,26 +65,26 @@ async def test_what_is_missing_is_said_until_it_is_there(tmp_path: Path, monkeyp
 
 
 @needs_haproxy
-async def test_servers_hear_at_once_what_an_earlier_agent_has_left():
+async def test_first_report_contains_proxies_left_by_an_earlier_agent():
     with TemporaryDirectory() as folder:  # paths of sockets must be short
-        await _begin_again(Path(folder))
+        await _restart(Path(folder))
 
 
-async def _begin_again(place: Path) -> None:
+async def _restart(place: Path) -> None:
     host, heard = make(place, PROGRAM)
     work = asyncio.ensure_future(host.run())
-    await eventually(lambda: heard._serving == {"pool/demo": {2000}})
+    await eventually(lambda: heard._proxy_ports == {"pool/demo": {2000}})
     await end(work)
     host, heard = make(place, PROGRAM)
     work = asyncio.ensure_future(host.run())
-    await host.tell()
+    await host.run_reports()
     assert heard.first == {"pool/demo": {2000}}
     await end(work)
     [folder] = (each for each in (place / "p").iterdir() if each.is_dir())
-    assert all_running(folder)
-    driver = HAProxy(place / "p", Nowhere(), lambda *_: None)
+    assert find_processes(folder)
+    driver = HAProxy(place / "p", HostNamespace(), lambda *_: None)
     await driver.remove()
-    assert not all_running(folder)
+    assert not find_processes(folder)
 
 
 async def end(work: "asyncio.Future[None]") -> None:

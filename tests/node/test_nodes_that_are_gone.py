@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from fairlead.model.documents.owner import Kind, Owner
-from fairlead.model.documents.traffic_counters import Figures
-from fairlead.server.unresponsive_nodes import OTHERS, Silences
-from harness.agents import Served, running
-from harness.etcd import Etcd, started
+from fairlead.model.documents.traffic_counters import TrafficCounters
+from fairlead.server.unresponsive_nodes import OTHERS, UnresponsiveNodes
+from harness.agents import AgentServer, running
+from harness.etcd import EtcdCluster, etcd_cluster
 from harness.ports import free_port
 from harness.probes import FIRST, SECOND, SIX
-from harness.several_servers import SOME_DOWN, Node, all_say, begin
+from harness.several_servers import SOME_DOWN, FollowingAgent, await_state, start_server
 from harness.sightings import DOCUMENTS, DOWN, UP
 from harness.waiting import eventually
 
@@ -29,23 +29,25 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def etcd() -> Iterator[Etcd]:
-    with started() as cluster:
+def etcd() -> Iterator[EtcdCluster]:
+    with etcd_cluster() as cluster:
         yield cluster
 
 
 @asynccontextmanager
-async def beginning(folder: Path, url: str, port: int, *, writes: bool) -> AsyncIterator[Served]:
+async def beginning(folder: Path, url: str, port: int, *, writes: bool) -> AsyncIterator[AgentServer]:
     """A server that stores the last state of unresponsive nodes."""
     async with AsyncExitStack() as stack:
-        server = await begin(stack, folder, url, port)
+        server = await start_server(stack, folder, url, port)
         services = server.services
-        silences = Silences(server.model, services.node_counts, services.nodes.agents, lambda: writes, services.now)
+        silences = UnresponsiveNodes(
+            server.model, services.node_counts, services.nodes.agents, lambda: writes, services.now
+        )
         await stack.enter_async_context(running(silences.run))
         yield server
 
 
-async def test_whoever_begins_after_a_node_has_died_says_what_all_say(url: str, tmp_path: Path):
+async def test_server_started_after_a_node_failure_returns_the_last_state_of_the_node(url: str, tmp_path: Path):
     async with AsyncExitStack() as stack:
         ports = [free_port() for _ in range(3)]
         urls = [f"http://127.0.0.1:{port}" for port in ports]
@@ -53,60 +55,60 @@ async def test_whoever_begins_after_a_node_has_died_says_what_all_say(url: str, 
         there = await first.enter_async_context(beginning(tmp_path / "0", url, ports[0], writes=True))
         await there.put(*DOCUMENTS)
         one, two = (
-            Node(name, urls, tmp_path, Figures(connections=number, active=2), interval=1)
+            FollowingAgent(name, urls, tmp_path, TrafficCounters(connections=number, active=2), interval=1)
             for name, number in (("one", 30), ("two", 12))
         )
         await stack.enter_async_context(two.running())
         async with one.running():
             one.reports.observe({FIRST: DOWN, SIX: UP})
             two.reports.observe({SECOND: UP})
-            await all_say((SOME_DOWN, "DEGRADED", 42), [there])
+            await await_state((SOME_DOWN, "DEGRADED", 42), [there])
         second = await stack.enter_async_context(AsyncExitStack())
         later = await second.enter_async_context(beginning(tmp_path / "1", url, ports[1], writes=False))
-        await eventually(lambda: "one" in there.model.snapshot.silent_nodes)
-        await all_say((SOME_DOWN, "DEGRADED", 42), [there, later])
+        await eventually(lambda: "one" in there.model.snapshot.unresponsive_nodes)
+        await await_state((SOME_DOWN, "DEGRADED", 42), [there, later])
         await first.aclose()
         last = await stack.enter_async_context(beginning(tmp_path / "2", url, ports[2], writes=True))
         await second.aclose()
-        await all_say((SOME_DOWN, "DEGRADED", 42), [last])
-        one.figures = Figures(connections=35)
+        await await_state((SOME_DOWN, "DEGRADED", 42), [last])
+        one.figures = TrafficCounters(connections=35)
         async with one.running():
-            await all_say((SOME_DOWN, "DEGRADED", 47), [last])
-            await eventually(lambda: "one" not in last.model.snapshot.silent_nodes)
-            await all_say((SOME_DOWN, "DEGRADED", 47), [last])
+            await await_state((SOME_DOWN, "DEGRADED", 47), [last])
+            await eventually(lambda: "one" not in last.model.snapshot.unresponsive_nodes)
+            await await_state((SOME_DOWN, "DEGRADED", 47), [last])
 
 
 @pytest.mark.virtual_clock
-async def test_whoever_heard_a_node_keeps_it_if_nobody_else_does_and_once(tmp_path: Path):
+async def test_server_with_the_last_report_stores_a_stale_node_exactly_once(tmp_path: Path):
     """The server that writes to OVN started after the node had failed.
 
     The server with the node's reports stores them.
     """
 
     async with AsyncExitStack() as stack:
-        server = await begin(stack, tmp_path / "0", f"sqlite://{tmp_path}/s.db", 0)
+        server = await start_server(stack, tmp_path / "0", f"sqlite://{tmp_path}/s.db", 0)
         await server.put(*DOCUMENTS)
-        services, stored = server.services, lambda: [*server.model.snapshot.silent_nodes]
+        services, stored = server.services, lambda: [*server.model.snapshot.unresponsive_nodes]
         counts = services.node_counts
-        silences = Silences(server.model, counts, services.nodes.agents, lambda: False, services.now)
-        node = Node("one", [server.url], tmp_path, Figures(connections=3), interval=1)
+        silences = UnresponsiveNodes(server.model, counts, services.nodes.agents, lambda: False, services.now)
+        node = FollowingAgent("one", [server.url], tmp_path, TrafficCounters(connections=3), interval=1)
         async with node.running():
-            await eventually(lambda: counts.is_heard("one"))
-        await eventually(lambda: not counts.is_heard("one"))
-        await silences.look()
+            await eventually(lambda: counts.is_responsive("one"))
+        await eventually(lambda: not counts.is_responsive("one"))
+        await silences.check()
         assert stored() == []
         await asyncio.sleep(OTHERS - 1.0)
-        await silences.look()
+        await silences.check()
         assert stored() == []
         await asyncio.sleep(2.0)
-        await silences.look()
+        await silences.check()
         assert stored() == ["one"]
-        await server.put(deletes=(Owner(Kind.SILENT_NODE, "one"),))
-        await silences.look()
+        await server.put(deletes=(Owner(Kind.UNRESPONSIVE_NODE, "one"),))
+        await silences.check()
         assert stored() == []
 
 
-async def test_where_every_server_may_write_a_silent_node_is_kept_and_forgotten_once(url: str, tmp_path: Path):
+async def test_stale_node_is_stored_and_removed_when_every_server_may_write(url: str, tmp_path: Path):
     """Without a central dataplane no server is the leader.
 
     The server with the most recent report stores it; after that nothing is left to do, neither for the node nor after
@@ -115,10 +117,10 @@ async def test_where_every_server_may_write_a_silent_node_is_kept_and_forgotten_
 
     async with AsyncExitStack() as stack:
         ports = [free_port() for _ in range(3)]
-        servers = [await begin(stack, tmp_path / str(at), url, port) for at, port in enumerate(ports)]
+        servers = [await start_server(stack, tmp_path / str(at), url, port) for at, port in enumerate(ports)]
         counts = [each.services.node_counts for each in servers]
         silences = [
-            Silences(each.model, its.node_counts, its.nodes.agents, lambda: True, its.now)
+            UnresponsiveNodes(each.model, its.node_counts, its.nodes.agents, lambda: True, its.now)
             for each in servers
             for its in [each.services]
         ]
@@ -128,22 +130,24 @@ async def test_where_every_server_may_write_a_silent_node_is_kept_and_forgotten_
             """Number of transactions of all servers in three concurrent checks each."""
             before = await _revision(servers[0])
             for _ in range(3):
-                await asyncio.gather(*(each.look() for each in silences))
+                await asyncio.gather(*(each.check() for each in silences))
             return await _revision(servers[0]) - before
 
-        node = Node("one", [each.url for each in servers], tmp_path, Figures(connections=3), interval=1)
+        node = FollowingAgent(
+            "one", [each.url for each in servers], tmp_path, TrafficCounters(connections=3), interval=1
+        )
         for _ in range(2):
             async with node.running():
-                await eventually(lambda: all(each.is_heard("one") for each in counts))
-                was_kept = "one" in servers[0].model.snapshot.silent_nodes
+                await eventually(lambda: all(each.is_responsive("one") for each in counts))
+                was_kept = "one" in servers[0].model.snapshot.unresponsive_nodes
                 assert await looked() == was_kept
-                assert "one" not in servers[0].model.snapshot.silent_nodes
-            await eventually(lambda: not any(each.is_heard("one") for each in counts))
+                assert "one" not in servers[0].model.snapshot.unresponsive_nodes
+            await eventually(lambda: not any(each.is_responsive("one") for each in counts))
             assert 1 <= await looked() <= len(servers)
             assert await looked() == 0
-            assert "one" in servers[0].model.snapshot.silent_nodes
+            assert "one" in servers[0].model.snapshot.unresponsive_nodes
 
 
-async def _revision(server: Served) -> int:
+async def _revision(server: AgentServer) -> int:
     await server.model.catch_up()
     return server.model.snapshot.revision

@@ -12,11 +12,11 @@ from fairlead.drivers.native.routing import Routing
 from fairlead.model.documents.addresses import IPAddress, parse_address
 from fairlead.model.documents.owner import Kind, Owner
 from fairlead.model.snapshot import Snapshot
-from fairlead.node.own_addresses import LOOK, OwnAddresses
+from fairlead.node.own_addresses import POLL_INTERVAL, OwnAddresses
 from fairlead.node.reports import Reports
 from harness.agents import running
-from harness.apart import Apart, require_root
-from harness.given import Given
+from harness.apart import NetNamespace, require_root
+from harness.given import FixedSlice
 from harness.story import read_state
 
 TEXT = """\
@@ -28,10 +28,10 @@ OWN = frozenset(map(parse_address, ("10.1.0.1", "fd00:1::1")))
 
 
 @pytest.fixture
-def machine() -> Iterator[Apart]:
+def machine() -> Iterator[NetNamespace]:
     """A namespace with a bridge, a veth pair, and a VIP on loopback."""
     require_root()
-    made = Apart()
+    made = NetNamespace()
     made.ip(
         "link add br0 type bridge",
         "addr add 10.1.0.1/24 dev br0",
@@ -45,7 +45,7 @@ def machine() -> Iterator[Apart]:
     made.close()
 
 
-def test_all_addresses_of_a_host_are_its_own_and_none_of_its_neighbours(machine: Apart):
+def test_host_addresses_include_all_interfaces_and_no_peer_addresses(machine: NetNamespace):
     with machine.inside():
         found = read_addresses()
         wanted = map(parse_address, ("10.9.0.1", "fd00:9::1", "203.0.113.5"))
@@ -54,18 +54,18 @@ def test_all_addresses_of_a_host_are_its_own_and_none_of_its_neighbours(machine:
         assert found - read_addresses() == {parse_address("10.1.0.1")}
 
 
-def test_vips_that_an_agent_has_given_to_a_host_are_not_its_own(machine: Apart):
+def test_vips_held_by_the_agent_are_not_addresses_of_the_host(machine: NetNamespace):
     vips = [parse_address("203.0.113.6"), parse_address("2001:db8::6")]
     with machine.inside():
         before = read_addresses()
         routing = Routing(Netlink(ROUTE))
-        assert routing.hold(vips, vips) == []
-        assert set(routing.held()) == set(vips)
+        assert routing.add_vips(vips, vips) == []
+        assert set(routing.added_vips()) == set(vips)
         assert read_addresses() == before
         routing.close()
 
 
-def test_a_router_has_the_first_address_of_each_prefix_of_its_links_in_ipv6(machine: Apart):
+def test_ipv6_router_anycast_addresses_belong_to_a_forwarding_host(machine: NetNamespace):
     machine.ip("link add v0 type veth peer name v1", "link set v0 up", "addr add fd00:2::7/64 dev v0 nodad")
     with machine.inside():
         before = read_addresses()
@@ -73,12 +73,12 @@ def test_a_router_has_the_first_address_of_each_prefix_of_its_links_in_ipv6(mach
         assert parse_address("fd00:2::") in read_addresses() - before
 
 
-class _Told(Reports):
+class AddressReports(Reports):
     def __init__(self) -> None:
         super().__init__(lambda: None, lambda: (), 0)  # type: ignore[arg-type, return-value]
         self.said: asyncio.Queue[frozenset[IPAddress]] = asyncio.Queue()
 
-    def has(self, addresses: frozenset[IPAddress]) -> None:
+    def set_own_addresses(self, addresses: frozenset[IPAddress]) -> None:
         self.said.put_nowait(addresses)
 
 
@@ -87,19 +87,19 @@ def snapshot(other: str = "fd00:1::/64") -> Snapshot:
 
 
 @pytest.mark.virtual_clock
-async def test_a_host_tells_what_is_behind_it_and_again_when_it_is_declared_otherwise(tmp_path: Path):
+async def test_host_reports_addresses_in_its_prefixes_after_every_declaration(tmp_path: Path):
     """The change of the declaration triggers it; the next poll would be later."""
     kernel = frozenset({*OWN, parse_address("10.20.0.21")})
-    given, told, loop = Given("h1", tmp_path / "slice", snapshot()), _Told(), asyncio.get_running_loop()
+    given, told, loop = FixedSlice("h1", tmp_path / "slice", snapshot()), AddressReports(), asyncio.get_running_loop()
     async with running(OwnAddresses(given, told, lambda: kernel).run):
         assert await told.said.get() == OWN
-        given.become(snapshot("10.20.0.21/32"), Owner(Kind.HOST, "h1"))
+        given.replace(snapshot("10.20.0.21/32"), Owner(Kind.HOST, "h1"))
         assert await told.said.get() == OWN - {parse_address("fd00:1::1")} | {parse_address("10.20.0.21")}
         assert loop.time() == 0.0
 
 
 @pytest.mark.virtual_clock
-async def test_what_cannot_be_read_stays_as_it_was_told_and_is_looked_at_again(tmp_path: Path):
+async def test_failed_address_reads_are_retried_without_a_report(tmp_path: Path):
     answers = iter([None, None, OWN])
 
     def read() -> frozenset[IPAddress]:
@@ -108,7 +108,7 @@ async def test_what_cannot_be_read_stays_as_it_was_told_and_is_looked_at_again(t
             raise OSError("the kernel does not say")
         return found
 
-    told, loop = _Told(), asyncio.get_running_loop()
-    async with running(OwnAddresses(Given("h1", tmp_path / "slice", snapshot()), told, read).run):
+    told, loop = AddressReports(), asyncio.get_running_loop()
+    async with running(OwnAddresses(FixedSlice("h1", tmp_path / "slice", snapshot()), told, read).run):
         assert await told.said.get() == OWN
-        assert loop.time() == 2 * LOOK
+        assert loop.time() == 2 * POLL_INTERVAL

@@ -26,13 +26,13 @@ ADVERTISEMENT = """
 
 
 @pytest.mark.parametrize(("address", "frame"), [("10.0.0.200", ARP), ("fd00:a::200", ADVERTISEMENT)])
-def test_an_announcement_is_what_the_rfcs_say(address: str, frame: str):
+def test_announcement_matches_the_frame_of_the_rfcs(address: str, frame: str):
     assert announcement(ip_address(address), "02:00:00:00:ff:0a") == bytes.fromhex(frame)
 
 
 @pytest.mark.parametrize("address", ["fd00:a::200", "fd00::", "2001:db8:ffff:ffff:ffff:ffff:ffff:fffe"])
 @pytest.mark.parametrize("mac", ["02:00:00:00:00:00", "0e:ff:ff:ff:ff:ff"])
-def test_the_checksum_is_that_of_the_whole_message(address: str, mac: str):
+def test_icmpv6_checksum_covers_pseudo_header_and_message(address: str, mac: str):
     """The one's complement sum of pseudo header and message with its checksum is all ones (RFC 4443, section 2.3)."""
     frame = announcement(ip_address(address), mac)
     packet, message = frame[14:], frame[54:]

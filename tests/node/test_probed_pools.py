@@ -13,9 +13,9 @@ from fairlead.model.documents.checks import Check, ProxyHeader, Verdict
 from harness.probed import HELLO, HOSTS, HTTP, HTTPS, TCP, outcome, probe, probe_all, serving, target, type_of
 from harness.probed_pools import (
     CELLS,
-    Cell,
-    Place,
     Ports,
+    ProbeCell,
+    ProbeLocation,
     amphora_verdicts,
     cell_targets,
     haproxy_members,
@@ -26,17 +26,17 @@ from harness.proxied import needs_haproxy
 from harness.tls_files import certificate
 
 pytestmark = pytest.mark.virtual_clock
-AT_MEMBERS = tuple(cell for cell in CELLS if cell.place is Place.MEMBER)
+AT_MEMBERS = tuple(cell for cell in CELLS if cell.place is ProbeLocation.MEMBER)
 
 
-async def wrong(cells: Sequence[Cell], ports: Ports) -> dict[str, tuple[Verdict, str]]:
+async def wrong(cells: Sequence[ProbeCell], ports: Ports) -> dict[str, tuple[Verdict, str]]:
     """Members with a wrong verdict, and the error."""
     found = await probe_all(cell_targets(cells, ports))
     return {str(cell): outcome(found[cell]) for cell in cells if found[cell].verdict is not cell.verdict}
 
 
 @needs_haproxy
-async def test_members_of_haproxy_are_up_that_require_what_the_pool_speaks(tmp_path: Path):
+async def test_haproxy_members_get_the_expected_verdict_for_each_pool_protocol(tmp_path: Path):
     with haproxy_members(tmp_path, certificate(tmp_path, "member")) as ports:
         assert {} == await wrong(AT_MEMBERS, ports)
 
@@ -45,7 +45,7 @@ async def test_members_of_haproxy_are_up_that_require_what_the_pool_speaks(tmp_p
 @needs_nginx
 @pytest.mark.extended
 @pytest.mark.parametrize("members", [haproxy_members, nginx_members])
-async def test_the_whole_matrix_beside_what_an_amphora_says(members: Any, tmp_path: Path):
+async def test_probe_verdicts_match_an_amphora_except_for_known_differences(members: Any, tmp_path: Path):
     """monitor_port and monitor_address are included. An amphora's verdicts differ only for some TLS-HELLO monitors."""
     with members(tmp_path, certificate(tmp_path, "member")) as ports:
         assert {} == await wrong(CELLS, ports)
@@ -57,7 +57,7 @@ async def test_the_whole_matrix_beside_what_an_amphora_says(members: Any, tmp_pa
 @pytest.mark.parametrize("version", HOSTS)
 @pytest.mark.parametrize("check", [TCP, HTTP, HTTPS, HELLO], ids=type_of)
 @pytest.mark.parametrize("header", ProxyHeader)
-async def test_a_header_comes_before_the_question(header: ProxyHeader, check: Check, version: int):
+async def test_proxy_header_precedes_the_probe_request(header: ProxyHeader, check: Check, version: int):
     """Version 1 has the addresses of the probe's own connection, version 2 has none (LOCAL)."""
     read, peers = bytearray(), list[tuple[str, int]]()
 

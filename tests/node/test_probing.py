@@ -12,15 +12,15 @@ from fairlead.drivers.ovn.vswitch.database import SwitchError
 from fairlead.model.documents.chassis import Chassis
 from fairlead.model.documents.health import Endpoint
 from fairlead.model.documents.owner import Kind, Owner
-from fairlead.model.documents.probe_result import Sighting
+from fairlead.model.documents.probe_result import ProbeResult
 from fairlead.model.queries.probe_devices import ProbeDevice
 from fairlead.model.registry.changeset import Changes, apply_changes
 from fairlead.model.snapshot import Snapshot
 from fairlead.node import probing
 from fairlead.node.prober import Prober
-from fairlead.node.probing import Probing, Wanted
-from fairlead.runtime.steps import at_once
-from harness.given_slice import Given
+from fairlead.node.probing import DesiredProbes, ProbeReconciler
+from fairlead.runtime.steps import run_to_completion
+from harness.given_slice import InMemorySlice
 from harness.story import parse_model
 from harness.waiting import eventually
 
@@ -50,50 +50,55 @@ def ports_of(endpoints: Collection[Endpoint]) -> set[str]:
     return {each.port_id for each in endpoints}
 
 
-def test_a_node_probes_what_it_has_by_the_networks_where_that_is():
-    wanted, snapshot = Wanted(), snapshot_of(MODEL, "vm1")
-    change = at_once(wanted.look(snapshot, "node1", BOTH))
+def test_node_probes_members_on_local_ports_through_their_networks():
+    wanted, snapshot = DesiredProbes(), snapshot_of(MODEL, "vm1")
+    change = run_to_completion(wanted.recompute(snapshot, "node1", BOTH))
     assert (ports_of([each.endpoint for each in change.targets]), change.gone) == ({"vm1"}, frozenset())
     assert [each.network_id for each in wanted.devices(snapshot)] == ["net1"]
     assert wanted.owners == {WEB}
-    same = at_once(wanted.look(snapshot, "node1", BOTH))
+    same = run_to_completion(wanted.recompute(snapshot, "node1", BOTH))
     assert (same.targets, same.gone) == ((), frozenset())
     moved = snapshot_of(MODEL, "vm2", "vm3")
-    change = at_once(wanted.look(moved, "node1", BOTH))
+    change = run_to_completion(wanted.recompute(moved, "node1", BOTH))
     assert (ports_of([each.endpoint for each in change.targets]), ports_of(change.gone)) == ({"vm2", "vm3"}, {"vm1"})
     assert [each.network_id for each in wanted.devices(moved)] == ["net1", "net2"]
-    empty = at_once(wanted.look(snapshot_of(MODEL), "node1", BOTH))
+    empty = run_to_completion(wanted.recompute(snapshot_of(MODEL), "node1", BOTH))
     assert (ports_of(empty.gone), wanted.owners) == ({"vm2", "vm3"}, frozenset())
 
 
-def test_a_look_rests_after_each_owner():
+def test_target_computation_yields_after_each_owner():
     """A plain host has all load balancers in its slice, with up to a thousand members each."""
-    looking = Wanted().look(snapshot_of(MODEL, "vm1"), "node1", BOTH)
+    looking = DesiredProbes().recompute(snapshot_of(MODEL, "vm1"), "node1", BOTH)
     assert len([*looking]) == len(BOTH)
 
 
-def test_what_a_node_covers_it_probes_by_an_ordinary_port_until_the_node_has_it_itself():
+def test_delegated_member_is_probed_through_a_cover_port_until_bound_locally():
     snapshot = replace(snapshot_of(MODEL + "covers net1 10.0.0.3", "vm1"), covered=Map(vm2="node1"))
-    wanted = Wanted()
-    change = at_once(wanted.look(snapshot, "node1", BOTH))
-    assert {each.endpoint.port_id: each.covers for each in change.targets} == {"vm1": False, "vm2": True}
+    wanted = DesiredProbes()
+    change = run_to_completion(wanted.recompute(snapshot, "node1", BOTH))
+    assert {each.endpoint.port_id: each.is_delegated for each in change.targets} == {"vm1": False, "vm2": True}
     assert [each.port_name for each in wanted.devices(snapshot)] == ["probe-net1", "cover-net1"]
     moved = snapshot_of(MODEL + "covers net1 10.0.0.3", "vm1", "vm2")
-    change = at_once(wanted.look(moved, "node1", BOTH))
-    assert ({each.endpoint.port_id: each.covers for each in change.targets}, change.gone) == ({"vm2": False}, set())
+    change = run_to_completion(wanted.recompute(moved, "node1", BOTH))
+    assert ({each.endpoint.port_id: each.is_delegated for each in change.targets}, change.gone) == (
+        {"vm2": False},
+        set(),
+    )
     assert [each.port_name for each in wanted.devices(moved)] == ["probe-net1"]
-    back = at_once(wanted.look(snapshot_of(MODEL, "vm1"), "node1", BOTH))
+    back = run_to_completion(wanted.recompute(snapshot_of(MODEL, "vm1"), "node1", BOTH))
     assert ports_of(back.gone) == {"vm2"}
 
 
-def test_a_monitor_that_changes_changes_targets_and_takes_nobody_away():
-    wanted = Wanted()
-    at_once(wanted.look(snapshot_of(MODEL, "vm1"), "node1", BOTH))
-    change = at_once(
-        wanted.look(snapshot_of(MODEL.replace("monitor=TCP", "monitor=TCP+delay=9"), "vm1"), "node1", [WEB])
+def test_changed_monitor_updates_targets_and_a_disabled_one_removes_targets():
+    wanted = DesiredProbes()
+    run_to_completion(wanted.recompute(snapshot_of(MODEL, "vm1"), "node1", BOTH))
+    change = run_to_completion(
+        wanted.recompute(snapshot_of(MODEL.replace("monitor=TCP", "monitor=TCP+delay=9"), "vm1"), "node1", [WEB])
     )
-    assert ([each.rhythm.delay for each in change.targets], change.gone) == ([9.0], frozenset())
-    change = at_once(wanted.look(snapshot_of(MODEL.replace("monitor=TCP", "monitor=TCP+off"), "vm1"), "node1", [WEB]))
+    assert ([each.schedule.delay for each in change.targets], change.gone) == ([9.0], frozenset())
+    change = run_to_completion(
+        wanted.recompute(snapshot_of(MODEL.replace("monitor=TCP", "monitor=TCP+off"), "vm1"), "node1", [WEB])
+    )
     assert (change.targets, ports_of(change.gone)) == ((), {"vm1"})
 
 
@@ -117,24 +122,24 @@ class Ports:
 
 @dataclass
 class Reports:
-    told: dict[Endpoint, Sighting | None] = field(default_factory=dict)
+    told: dict[Endpoint, ProbeResult | None] = field(default_factory=dict)
     kept: frozenset[Endpoint] | None = None
 
-    def observe(self, news: Mapping[Endpoint, Sighting | None]) -> None:
+    def observe(self, news: Mapping[Endpoint, ProbeResult | None]) -> None:
         self.told.update(news)
 
-    def probes_only(self, endpoints: Collection[Endpoint]) -> None:
+    def retain_only(self, endpoints: Collection[Endpoint]) -> None:
         self.kept = frozenset(endpoints)
 
-    def doubt(self) -> None:
+    def mark_stale(self) -> None:
         self.told.clear()
 
 
-async def test_what_could_not_be_done_is_done_later_and_what_goes_is_reported(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(probing, "AGAIN", 0.05)
+async def test_failed_port_setup_is_retried_and_removed_targets_are_reported(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(probing, "RETRY_INTERVAL", 0.05)
 
-    given, ports, reports = Given(snapshot_of(MODEL, "vm1")), Ports(), Reports()
-    work = Probing(given, reports, ports, Path("/proc/self/ns/net"))
+    given, ports, reports = InMemorySlice(snapshot_of(MODEL, "vm1")), Ports(), Reports()
+    work = ProbeReconciler(given, reports, ports, Path("/proc/self/ns/net"))
     given.ready.set()
     running = asyncio.ensure_future(work.run())
     await eventually(lambda: ports.applied == [["net1"]])
@@ -154,17 +159,17 @@ async def test_what_could_not_be_done_is_done_later_and_what_goes_is_reported(mo
     running.cancel()
 
 
-async def test_what_a_file_does_not_know_yet_is_not_forgotten_before_a_server_has_said_so():
+async def test_stored_results_are_not_pruned_before_a_server_sends_the_slice():
     """The probe results of an earlier agent may be stored before the slice with their members."""
 
-    given, ports, reports = Given(snapshot_of(MODEL)), Ports(away=0), Reports()
-    work = Probing(given, reports, ports, Path("/proc/self/ns/net"))
+    given, ports, reports = InMemorySlice(snapshot_of(MODEL)), Ports(away=0), Reports()
+    work = ProbeReconciler(given, reports, ports, Path("/proc/self/ns/net"))
     given.ready.set()
     running = asyncio.ensure_future(work.run())
     await eventually(lambda: ports.applied == [[]])
     assert reports.kept is None
     given.snapshot = snapshot_of(MODEL, "vm3")
-    given.heard.set()
+    given.synced.set()
     given.call((API,))
     await eventually(lambda: reports.kept is not None)
     assert ports_of(reports.kept or ()) == {"vm3"}
@@ -174,12 +179,12 @@ async def test_what_a_file_does_not_know_yet_is_not_forgotten_before_a_server_ha
 RESETTING = MODEL.replace("{monitor=TCP}", "{monitor=TCP,reset}")
 
 
-def test_a_node_resets_by_the_networks_of_members_that_it_may_lead_clients_to_whoever_it_has():
-    wanted, snapshot = Wanted(), snapshot_of(RESETTING)
-    assert at_once(wanted.look(snapshot, "node1", BOTH)).targets == ()
+def test_reset_devices_exist_for_networks_without_local_members():
+    wanted, snapshot = DesiredProbes(), snapshot_of(RESETTING)
+    assert run_to_completion(wanted.recompute(snapshot, "node1", BOTH)).targets == ()
     assert [each.network_id for each in wanted.devices(snapshot)] == ["net1"]
     assert (wanted.resetting, wanted.owners) == ({"net1"}, {WEB})
-    at_once(wanted.look(snapshot_of(MODEL), "node1", BOTH))
+    run_to_completion(wanted.recompute(snapshot_of(MODEL), "node1", BOTH))
     assert (wanted.resetting, wanted.owners) == (frozenset(), frozenset())
 
 
@@ -197,11 +202,11 @@ class Resetting:
             raise OSError("not permitted")
 
 
-async def test_members_are_probed_by_a_node_that_cannot_reset(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(probing, "AGAIN", 0.05)
+async def test_node_that_cannot_send_resets_still_probes_members(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(probing, "RETRY_INTERVAL", 0.05)
 
-    given, resetting = Given(snapshot_of(RESETTING, "vm1", "vm3")), Resetting()
-    work = Probing(given, Reports(), Ports(away=0), Path("/proc/self/ns/net"), resetting)
+    given, resetting = InMemorySlice(snapshot_of(RESETTING, "vm1", "vm3")), Resetting()
+    work = ProbeReconciler(given, Reports(), Ports(away=0), Path("/proc/self/ns/net"), resetting)
     given.ready.set()
     running = asyncio.ensure_future(work.run())
     await eventually(lambda: work._thread is not None)
@@ -212,7 +217,7 @@ async def test_members_are_probed_by_a_node_that_cannot_reset(monkeypatch: pytes
     running.cancel()
 
 
-async def test_an_agent_whose_prober_has_ended_ends_too(monkeypatch: pytest.MonkeyPatch):
+async def test_agent_ends_when_its_prober_fails(monkeypatch: pytest.MonkeyPatch):
     """Servers trust the reports of an agent that runs, so its members would stay up forever."""
 
     def stumble(self: Prober, now: float) -> None:
@@ -221,8 +226,8 @@ async def test_an_agent_whose_prober_has_ended_ends_too(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(Prober, "_expire", stumble)
 
-    given = Given(snapshot_of(MODEL, "vm1"))
-    work = Probing(given, Reports(), Ports(away=0), Path("/proc/self/ns/net"))
+    given = InMemorySlice(snapshot_of(MODEL, "vm1"))
+    work = ProbeReconciler(given, Reports(), Ports(away=0), Path("/proc/self/ns/net"))
     given.ready.set()
     running = asyncio.ensure_future(work.run())
     await eventually(running.done)

@@ -9,11 +9,11 @@ import pytest
 
 from fairlead.config.options import AgentOptions
 from fairlead.http.server_client import ServerError
-from fairlead.model.queries.counter_samples import Readings
+from fairlead.model.queries.counter_samples import CounterSamples
 from fairlead.model.queries.statistics import Datapath
-from fairlead.node.process import Agent
+from fairlead.node.process import CounterReporter
 from fairlead.node.server_requests import Servers
-from harness.counting import WEB, counted
+from harness.counting import WEB, counted_sample
 
 
 @dataclass
@@ -24,7 +24,7 @@ class Recorded:
     away: bool = False
     asked: list[tuple[str, Any]] = field(default_factory=list)
 
-    def ask(self, method: str, path: str, body: Any = None) -> Any:
+    def request(self, method: str, path: str, body: Any = None) -> Any:
         if self.away:
             raise ServerError("http://there does not answer: refused")
         self.asked.append((path, body))
@@ -35,9 +35,9 @@ class Recorded:
 
 @dataclass
 class Switched:
-    readings: list[Readings]
+    readings: list[CounterSamples]
 
-    async def read(self) -> Readings:
+    async def read(self) -> CounterSamples:
         return self.readings.pop(0) if len(self.readings) > 1 else self.readings[0]
 
 
@@ -45,70 +45,70 @@ async def chassis() -> str:
     return "node one/2"
 
 
-def agent_of(folder: Path, servers: list[Recorded], *readings: Readings) -> Agent:
+def agent_of(folder: Path, servers: list[Recorded], *readings: CounterSamples) -> CounterReporter:
     options = AgentOptions(state_file=str(folder / "agent.json"))
-    return Agent(options, Servers(servers), Switched(list(readings)), chassis, "boot")  # type: ignore[arg-type]
+    return CounterReporter(options, Servers(servers), Switched(list(readings)), chassis, "boot")  # type: ignore[arg-type]
 
 
-TOLD = {
+REPORTED = {
     "interval": 10,
     "listeners": {"web": {"connections": 5, "errors": 0, "bytes_in": 0, "bytes_out": 0, "active": 0}},
 }
 
 
-async def test_a_look_asks_whose_it_is_and_tells_all_servers(tmp_path: Path):
+async def test_step_looks_up_listeners_at_one_server_and_reports_to_all(tmp_path: Path):
     servers = [Recorded(), Recorded()]
-    await agent_of(tmp_path, servers, {WEB: counted(5)}).step()
+    await agent_of(tmp_path, servers, {WEB: counted_sample(5)}).collect()
     seen = [{"place": "datapath:1", "transport": "tcp", "address": "10.0.0.10", "port": 80}]
     asked = {"chassis": "node one/2", "sightings": seen}
-    assert servers[0].asked == [("/agent/sightings", asked), ("/agent/chassis/node%20one%2F2", TOLD)]
-    assert servers[1].asked == [("/agent/chassis/node%20one%2F2", TOLD)]
+    assert servers[0].asked == [("/agent/sightings", asked), ("/agent/chassis/node%20one%2F2", REPORTED)]
+    assert servers[1].asked == [("/agent/chassis/node%20one%2F2", REPORTED)]
 
 
-async def test_many_are_asked_about_in_turns(tmp_path: Path):
+async def test_many_counters_are_looked_up_in_batches(tmp_path: Path):
     server = Recorded()
     many = [replace(WEB, place=Datapath(key)) for key in range(2500)]
-    await agent_of(tmp_path, [server], dict.fromkeys(many, counted(2))).step()
+    await agent_of(tmp_path, [server], dict.fromkeys(many, counted_sample(2))).collect()
     assert [len(body["sightings"]) for path, body in server.asked if path == "/agent/sightings"] == [1000, 1000, 500]
     assert server.asked[-1][1]["listeners"]["web"]["connections"] == 5000
 
 
-async def test_nothing_is_lost_while_no_server_answers(tmp_path: Path):
+async def test_counters_are_kept_while_no_server_answers(tmp_path: Path):
     server = Recorded(away=True)
-    agent = agent_of(tmp_path, [server], {WEB: counted(2)}, {WEB: counted(5)})
+    agent = agent_of(tmp_path, [server], {WEB: counted_sample(2)}, {WEB: counted_sample(5)})
     with pytest.raises(ServerError):
-        await agent.step()
+        await agent.collect()
     server.away = False
-    await agent.step()
-    assert server.asked[-1][1] == TOLD
+    await agent.collect()
+    assert server.asked[-1][1] == REPORTED
 
 
-async def test_one_server_of_two_is_enough(tmp_path: Path):
+async def test_counters_reach_the_second_server_when_the_first_one_fails(tmp_path: Path):
     servers = [Recorded(away=True), Recorded()]
     with pytest.raises(ServerError):
-        await agent_of(tmp_path, servers, {WEB: counted(5)}).step()
-    assert servers[1].asked[-1][1] == TOLD
+        await agent_of(tmp_path, servers, {WEB: counted_sample(5)}).collect()
+    assert servers[1].asked[-1][1] == REPORTED
 
 
-async def test_a_listener_that_no_server_knows_is_forgotten(tmp_path: Path):
+async def test_listener_unknown_to_every_server_is_dropped(tmp_path: Path):
     knows, does_not = Recorded(), Recorded(known=False)
-    agent = agent_of(tmp_path, [does_not, knows], {WEB: counted(5)})
-    await agent.step()
-    await agent.step()
-    assert does_not.asked[-1][1] == TOLD
+    agent = agent_of(tmp_path, [does_not, knows], {WEB: counted_sample(5)})
+    await agent.collect()
+    await agent.collect()
+    assert does_not.asked[-1][1] == REPORTED
     knows.known = False
-    await agent.step()
-    await agent.step()
+    await agent.collect()
+    await agent.collect()
     assert does_not.asked[-1][1]["listeners"] == {}
 
 
-async def test_a_complaint_is_said_once_and_its_end_too(tmp_path: Path, caplog):
+async def test_repeated_error_and_its_end_are_logged_once(tmp_path: Path, caplog):
     caplog.set_level(logging.INFO)
     server = Recorded(away=True)
-    agent = agent_of(tmp_path, [server], {WEB: counted(5)})
+    agent = agent_of(tmp_path, [server], {WEB: counted_sample(5)})
     for away in (True, True, False, False):
         server.away = away
-        await agent.look()
+        await agent.try_once()
     assert [record.message for record in caplog.records] == [
         "http://there does not answer: refused; trying again every 10 s",
         "counting and telling again",

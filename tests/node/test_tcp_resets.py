@@ -28,7 +28,7 @@ def read(version: int, answer: bytes) -> tuple[int, int, int]:
 
 
 @pytest.mark.parametrize("version", [4, 6])
-def test_a_segment_of_a_connection_is_reset_with_the_number_that_its_sender_waits_for(version: int):
+def test_reset_of_a_segment_with_ack_has_the_acknowledged_sequence_number(version: int):
     answer = reset_of(frame(version, ACK, b"hello"))
     assert answer is not None
     assert read(version, answer) == (7000, 0, RST)
@@ -36,20 +36,20 @@ def test_a_segment_of_a_connection_is_reset_with_the_number_that_its_sender_wait
 
 @pytest.mark.parametrize("version", [4, 6])
 @pytest.mark.parametrize(("flags", "data", "next_"), [(SYN, b"", 1001), (FIN, b"odd", 1004), (0, b"", 1000)])
-def test_one_that_acknowledges_nothing_is_acknowledged(version: int, flags: int, data: bytes, next_: int):
+def test_reset_of_a_segment_without_ack_acknowledges_the_segment(version: int, flags: int, data: bytes, next_: int):
     answer = reset_of(frame(version, flags, data))
     assert answer is not None
     assert read(version, answer) == (0, next_, RST | ACK)
 
 
-def test_numbers_begin_again_after_the_last_one():
+def test_acknowledgement_numbers_wrap_around():
     answer = reset_of(frame(4, SYN, number=2**32 - 1))
     assert answer is not None
     assert read(4, answer) == (0, 0, RST | ACK)
 
 
 @pytest.mark.parametrize("version", [4, 6])
-def test_what_is_no_whole_segment_and_a_reset_are_not_answered(version: int):
+def test_truncated_segments_fragments_and_resets_get_no_answer(version: int):
     whole = frame(version, ACK)
     begin = 14 + (20 if version == 4 else 40)
     assert reset_of(frame(version, RST | ACK)) is None

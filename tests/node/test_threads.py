@@ -7,29 +7,29 @@ import threading
 
 import pytest
 
-from fairlead.node.threads import beside
+from fairlead.node.threads import run_in_daemon_thread
 from harness.waiting import DEADLINE, eventually
 
 
-async def test_what_the_work_returns_or_raises_comes_back():
-    assert await beside(lambda: 7) == 7
+async def test_call_in_a_thread_returns_the_result_or_raises_the_error_of_the_work():
+    assert await run_in_daemon_thread(lambda: 7) == 7
     with pytest.raises(OSError, match="nobody is there"):
-        await beside(_fail)
+        await run_in_daemon_thread(_fail)
 
 
 def _fail() -> None:
     raise OSError("nobody is there")
 
 
-def test_the_process_does_not_wait_for_it():
+def test_process_exit_does_not_wait_for_the_thread():
     program = """
 import asyncio, threading
-from fairlead.node.threads import beside
+from fairlead.node.threads import run_in_daemon_thread
 
 async def story():
     try:
         async with asyncio.timeout(0.1):
-            await beside(threading.Event().wait)
+            await run_in_daemon_thread(threading.Event().wait)
     except TimeoutError:
         print("not waited for")
 
@@ -39,14 +39,14 @@ asyncio.run(story())
     assert (done.stdout, done.stderr) == ("not waited for\n", "")
 
 
-async def test_what_comes_too_late_disturbs_nobody(caplog):
+async def test_late_result_of_a_cancelled_call_is_ignored(caplog):
     threads, go = list[threading.Thread](), threading.Event()
 
     def work() -> None:
         threads.append(threading.current_thread())
         go.wait()
 
-    waiting = asyncio.ensure_future(beside(work))
+    waiting = asyncio.ensure_future(run_in_daemon_thread(work))
     [thread] = await eventually(lambda: threads)
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -10,25 +10,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.model.documents.addresses import parse_address
-from fairlead.model.documents.checks import PlainCheck, Rhythm, Target, Verdict
+from fairlead.model.documents.checks import PlainCheck, ProbeSchedule, Target, Verdict
 from fairlead.model.documents.health import Endpoint
 from fairlead.model.documents.loadbalancer import MonitorType, Transport
 from fairlead.node.tracker import (
+    MAX_FIRST_DELAY,
     PENDING,
-    SOON,
-    Answered,
-    Failed,
-    Missed,
+    MemberState,
     Outcome,
-    Standing,
+    ProbeFailed,
+    ProbeSucceeded,
+    ProbeVoid,
     Tracker,
     first_due,
     next_due,
-    place,
+    phase_of,
 )
 
-GOOD, BAD, BUSY = Answered(0.001), Failed("refused"), Missed("busy")
-HASTY = Missed("busy", at_once=True)
+GOOD, BAD, BUSY = ProbeSucceeded(0.001), ProbeFailed("refused"), ProbeVoid("busy")
+HASTY = ProbeVoid("busy", is_retried_immediately=True)
 LETTERS: dict[str, Outcome] = {"+": GOOD, "-": BAD, "?": BUSY}
 WORDS = {Verdict.PENDING: ".", Verdict.UP: "u", Verdict.DOWN: "d"}
 NOW = 1_000_000.0
@@ -36,13 +36,15 @@ FREE = 1_000
 """Free places for probes, more than any of these tests needs."""
 
 
-def rhythm(delay: float = 5.0, timeout: float = 3.0, up: int = 3, down: int = 3) -> Rhythm:
-    return Rhythm(delay=delay, timeout=timeout, max_retries=up, max_retries_down=down)
+def rhythm(delay: float = 5.0, timeout: float = 3.0, up: int = 3, down: int = 3) -> ProbeSchedule:
+    return ProbeSchedule(delay=delay, timeout=timeout, max_retries=up, max_retries_down=down)
 
 
-def target(name: str, how: Rhythm | None = None, project: str = "") -> Target:
+def target(name: str, how: ProbeSchedule | None = None, project: str = "") -> Target:
     endpoint = Endpoint(name, parse_address("10.0.0.11"), 80, Transport.TCP, "net1", "pool")
-    return Target(endpoint=endpoint, check=PlainCheck(type=MonitorType.TCP), rhythm=how or rhythm(), project_id=project)
+    return Target(
+        endpoint=endpoint, check=PlainCheck(type=MonitorType.TCP), schedule=how or rhythm(), project_id=project
+    )
 
 
 def verdicts(outcomes: str, up: int = 3, down: int = 3) -> str:
@@ -67,18 +69,16 @@ def verdicts(outcomes: str, up: int = 3, down: int = 3) -> str:
         ("+++--???", "..uuuuuu"),
     ],
 )
-def test_only_a_row_makes_somebody_up_or_down_and_what_was_not_seen_neither_makes_nor_breaks_one(
-    outcomes: str, found: str
-):
+def test_only_consecutive_results_change_the_verdict_and_void_ones_are_ignored(outcomes: str, found: str):
     assert verdicts(outcomes) == found
 
 
-def test_one_of_each_is_enough_where_the_monitor_says_so():
+def test_single_results_change_the_verdict_with_thresholds_of_one():
     assert verdicts("+-+?-", up=1, down=1) == "uduud"
 
 
 @given(st.lists(st.sampled_from("+-?"), max_size=40), st.integers(1, 10), st.integers(1, 10))
-def test_the_verdict_is_that_of_the_last_row_that_was_long_enough(outcomes: Sequence[str], up: int, down: int):
+def test_verdict_follows_the_last_long_enough_run_of_equal_results(outcomes: Sequence[str], up: int, down: int):
     """Consecutive results are counted as in Octavia; void probes are ignored."""
     seen = [each for each in outcomes if each != "?"]
     wanted, row = ".", 0
@@ -89,24 +89,24 @@ def test_the_verdict_is_that_of_the_last_row_that_was_long_enough(outcomes: Sequ
     assert (verdicts("".join(outcomes), up, down) or ".")[-1] == wanted
 
 
-def test_a_standing_says_since_when_it_is_so_and_what_went_wrong_last():
+def test_standing_has_the_time_of_the_last_change_and_the_last_error():
     how = rhythm(up=1, down=1)
-    up = PENDING.after(Answered(0.25), how, 1.0)
-    assert up == Standing(verdict=Verdict.UP, since=1.0, answers=1, latency=0.25)
-    down = up.after(GOOD, how, 2.0).after(BAD, how, 3.0).after(Failed("no answer"), how, 4.0)
+    up = PENDING.after(ProbeSucceeded(0.25), how, 1.0)
+    assert up == MemberState(verdict=Verdict.UP, since=1.0, successes=1, latency=0.25)
+    down = up.after(GOOD, how, 2.0).after(BAD, how, 3.0).after(ProbeFailed("no answer"), how, 4.0)
     assert (down.verdict, down.since, down.error, down.latency) == (Verdict.DOWN, 3.0, "no answer", 0.001)
-    assert down.after(BUSY, how, 5.0) == replace(down, missed="busy")
+    assert down.after(BUSY, how, 5.0) == replace(down, void_reason="busy")
     doubtful = down.after(HASTY, how, 5.0).after(HASTY, how, 6.0)
-    assert doubtful == replace(down, missed="busy", doubts=2)
-    assert doubtful.after(BAD, how, 7.0).doubts == doubtful.after(GOOD, how, 7.0).doubts == 0
-    assert down.after(BUSY, how, 5.0).after(GOOD, how, 6.0) == Standing(
-        verdict=Verdict.UP, since=6.0, answers=1, latency=0.001
+    assert doubtful == replace(down, void_reason="busy", void_probes=2)
+    assert doubtful.after(BAD, how, 7.0).void_probes == doubtful.after(GOOD, how, 7.0).void_probes == 0
+    assert down.after(BUSY, how, 5.0).after(GOOD, how, 6.0) == MemberState(
+        verdict=Verdict.UP, since=6.0, successes=1, latency=0.001
     )
 
 
 @given(st.text(max_size=8), st.floats(0.1, 3600), st.floats(0, 10**7))
-def test_the_next_probe_is_at_its_place_and_never_soon_after_the_last_one(name: str, delay: float, began: float):
-    where = place(target(name).endpoint)
+def test_next_probe_is_at_its_phase_and_at_least_half_a_delay_later(name: str, delay: float, began: float):
+    where = phase_of(target(name).endpoint)
     due = next_due(delay, where, began)
     assert began + delay / 2 <= due <= began + delay * 1.5 + 1e-6
     offset = (due - where * delay) % delay
@@ -130,20 +130,20 @@ def run(tracker: Tracker, now: float, until: float, takes: float = 0.0) -> list[
 
 
 @given(st.floats(0.1, 60), st.floats(0, 1.0))
-def test_a_member_is_probed_once_in_a_delay_however_long_a_probe_takes(delay: float, share: float):
+def test_member_is_probed_once_per_delay_for_any_probe_duration(delay: float, share: float):
     tracker = Tracker()
-    tracker.aim([target("vm1", rhythm(delay))], NOW)
-    times = [at for at, _ in run(tracker, NOW, NOW + SOON + 20 * delay, takes=share * delay)]
-    assert times[0] <= NOW + SOON
+    tracker.set_targets([target("vm1", rhythm(delay))], NOW)
+    times = [at for at, _ in run(tracker, NOW, NOW + MAX_FIRST_DELAY + 20 * delay, takes=share * delay)]
+    assert times[0] <= NOW + MAX_FIRST_DELAY
     gaps = [after - before for before, after in pairwise(times)]
     assert all(0.499 * delay < gap < 1.501 * delay for gap in gaps), gaps
     if share < 0.5:  # the second probe is at its regular time; a slow member's gets there gradually
         assert all(abs(gap - delay) < 1e-3 * delay for gap in gaps[2:]), gaps
 
 
-def test_ten_thousand_members_make_no_burst_from_the_first_moment_on():
+def test_probes_of_ten_thousand_members_are_spread_evenly_from_the_start():
     tracker, delay = Tracker(), 5.0
-    tracker.aim((target(f"vm{number}") for number in range(10_000)), NOW)
+    tracker.set_targets((target(f"vm{number}") for number in range(10_000)), NOW)
     probed = run(tracker, NOW, NOW + 4 * delay)
     assert len(probed) == pytest.approx(40_000, rel=0.1)
     tenths = Counter(int((at - NOW) * 10) for at, _ in probed)
@@ -154,14 +154,14 @@ def test_ten_thousand_members_make_no_burst_from_the_first_moment_on():
     assert min(later.values()) > 0.5 * even
 
 
-def test_places_are_the_same_after_a_restart():
-    assert place(target("vm1").endpoint) == place(target("vm1", rhythm(60)).endpoint)
-    assert first_due(target("vm1", rhythm(60)), NOW) <= NOW + SOON
+def test_probe_phase_of_an_endpoint_is_stable():
+    assert phase_of(target("vm1").endpoint) == phase_of(target("vm1", rhythm(60)).endpoint)
+    assert first_due(target("vm1", rhythm(60)), NOW) <= NOW + MAX_FIRST_DELAY
 
 
-def test_who_is_late_leaves_out_what_was_due_meanwhile():
+def test_late_tracker_skips_missed_probes():
     tracker = Tracker()
-    tracker.aim([target("vm1")], NOW)
+    tracker.set_targets([target("vm1")], NOW)
     first = tracker.next_due()
     assert first is not None
     assert [each.endpoint.port_id for each in tracker.take_due(first + 60, 10, FREE)] == ["vm1"]
@@ -172,42 +172,42 @@ def test_who_is_late_leaves_out_what_was_due_meanwhile():
     assert again > first + 61
 
 
-def test_no_more_are_taken_at_once_than_asked_for():
+def test_due_probes_are_limited_per_call():
     tracker = Tracker()
-    tracker.aim([target(f"vm{number}") for number in range(10)], NOW)
+    tracker.set_targets([target(f"vm{number}") for number in range(10)], NOW)
     assert [len(tracker.take_due(NOW + 10, 4, FREE)) for _ in range(4)] == [4, 4, 2, 0]
 
 
-def test_a_project_has_as_many_places_as_are_free_and_those_of_others_have_theirs():
+def test_project_with_silent_members_leaves_probe_capacity_for_others():
     """All members of `large` are silent until their timeout; a member of `small` is probed when it is due."""
     tracker, places, flying = Tracker(), 100, list[Target]()
-    tracker.aim([target(f"l{number}", project="large") for number in range(1_000)], NOW)
+    tracker.set_targets([target(f"l{number}", project="large") for number in range(1_000)], NOW)
     late = NOW + 10
     while taken := tracker.take_due(late, 10, places - len(flying)):
         flying += taken
     assert len(flying) == places / 2
-    tracker.aim([*tracker.targets, *(target(f"s{number}", project="small") for number in range(10))], late)
-    flying += tracker.take_due(late + SOON, 100, places - len(flying))
+    tracker.set_targets([*tracker.targets, *(target(f"s{number}", project="small") for number in range(10))], late)
+    flying += tracker.take_due(late + MAX_FIRST_DELAY, 100, places - len(flying))
     assert Counter(each.project_id for each in flying) == {"large": 50, "small": 10}
     seen = set(flying)
     while flying:  # each finished probe makes room for others, until all have been probed
-        tracker.conclude(flying.pop(0), BAD, late + SOON)
-        taken = tracker.take_due(late + SOON, 100, places - len(flying))
+        tracker.conclude(flying.pop(0), BAD, late + MAX_FIRST_DELAY)
+        taken = tracker.take_due(late + MAX_FIRST_DELAY, 100, places - len(flying))
         flying += [each for each in taken if each not in seen]
         for again in set(taken) & seen:
-            tracker.conclude(again, BAD, late + SOON)
+            tracker.conclude(again, BAD, late + MAX_FIRST_DELAY)
         seen |= set(taken)
         assert Counter(each.project_id for each in flying)["large"] <= places / 2
     assert len(seen) == 1_010
 
 
-def test_who_waits_for_a_share_and_is_gone_or_asked_otherwise_meanwhile_is_asked_once_or_never():
+def test_waiting_target_is_probed_once_after_a_change_and_never_after_removal():
     tracker = Tracker()
     one, two, three = (target(f"l{number}", project="large") for number in range(3))
-    tracker.aim([one, two, three], NOW)
+    tracker.set_targets([one, two, three], NOW)
     [flying] = tracker.take_due(NOW + 10, 10, 2)
     stays, goes = (each for each in (one, two, three) if each != flying)
-    faster = replace(stays, rhythm=rhythm(0.5))
+    faster = replace(stays, schedule=rhythm(0.5))
     for asked in (faster, stays, faster):
         tracker.change([goes.endpoint], [asked], NOW + 10)
     assert tracker.take_due(NOW + 20, 10, 1) == []
@@ -226,34 +226,34 @@ def settled(tracker: Tracker, who: Target, outcome: Outcome) -> None:
         tracker.conclude(who, outcome, due)
 
 
-def test_who_is_probed_otherwise_keeps_its_standing_and_begins_a_new_row():
+def test_changed_target_keeps_its_verdict_and_starts_a_new_run():
     tracker, who = Tracker(), target("vm1")
-    tracker.aim([who], NOW)
+    tracker.set_targets([who], NOW)
     settled(tracker, who, GOOD)
     assert tracker.changed == {who.endpoint}
     faster = target("vm1", rhythm(0.5, down=2))
-    tracker.aim([faster], NOW + 100)
-    assert tracker.standings[who.endpoint].verdict is Verdict.UP
-    assert (tracker.standings[who.endpoint].answers, len(tracker)) == (0, 1)
+    tracker.set_targets([faster], NOW + 100)
+    assert tracker.states[who.endpoint].verdict is Verdict.UP
+    assert (tracker.states[who.endpoint].successes, len(tracker)) == (0, 1)
     due = tracker.next_due()
     assert due is not None
     assert due <= NOW + 100.5
     assert tracker.take_due(due, 10, FREE) == [faster]
-    tracker.aim([who], due)  # while it is in flight
+    tracker.set_targets([who], due)  # while it is in flight
     tracker.conclude(faster, BAD, due + 0.1)
-    assert tracker.standings[who.endpoint].failures == 0, "what another question came to says nothing"
+    assert tracker.states[who.endpoint].failures == 0, "what another question came to says nothing"
     assert tracker.next_due() is not None
 
 
-def test_who_is_not_probed_any_more_is_forgotten_with_all_that_was_due():
+def test_removed_target_is_dropped_with_its_pending_probes():
     tracker, who = Tracker(), target("vm1")
-    tracker.aim([who], NOW)
+    tracker.set_targets([who], NOW)
     due = tracker.next_due()
     assert due is not None
     tracker.take_due(due, 1, FREE)
-    tracker.aim([], due)
+    tracker.set_targets([], due)
     tracker.conclude(who, BAD, due)
-    assert (tracker.standings, tracker.next_due(), len(tracker)) == ({}, None, 0)
-    tracker.aim([who], due)
-    tracker.aim([], due)
+    assert (tracker.states, tracker.next_due(), len(tracker)) == ({}, None, 0)
+    tracker.set_targets([who], due)
+    tracker.set_targets([], due)
     assert tracker.next_due() is None

@@ -14,8 +14,16 @@ from typing import Any
 import pytest
 
 from harness.fuzz.machine import SCHEMA, SERVER
-from harness.octavia_plugin.cloud import LAUNCH, OCTAVIA, SETTLED, STOCK, STOCK_CONF, Cloud, cloud
-from harness.shell import Shell, shell
+from harness.octavia_plugin.cloud import (
+    LAUNCH,
+    OCTAVIA,
+    SETTLE_TIMEOUT,
+    STOCK_CONF,
+    STOCK_PROVIDERS,
+    OctaviaCloud,
+    cloud,
+)
+from harness.shell import OpenStackShell, shell
 from harness.waiting import DEADLINE, wait_equal, wait_until
 
 pytestmark = pytest.mark.octavia
@@ -32,37 +40,37 @@ COLUMNS = (
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cloud]:
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OctaviaCloud]:
     missing = [str(each) for each in (OCTAVIA.parent.parent / ".installed", SERVER, SCHEMA) if not each.exists()]
     if missing:
         reason = f"needs {' and '.join(missing)} (scripts/setup lab)"
         pytest.fail(reason) if os.environ.get("CI") else pytest.skip(reason)
-    with cloud(tmp_path_factory.mktemp("adopt"), providers=STOCK, more=STOCK_CONF) as made:
+    with cloud(tmp_path_factory.mktemp("adopt"), providers=STOCK_PROVIDERS, more=STOCK_CONF) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
-def cli(place: Cloud) -> Iterator[Shell]:
+def cli(place: OctaviaCloud) -> Iterator[OpenStackShell]:
     with shell(place.folder / "clouds.yaml") as typed:
         yield typed
 
 
 @pytest.fixture(scope="module")
-def network(place: Cloud, cli: Shell) -> str:
-    made = cli.good("network create net -f json")["id"]
-    cli.good("subnet create sub --network net --subnet-range 10.0.0.0/24 -f json")
+def network(place: OctaviaCloud, cli: OpenStackShell) -> str:
+    made = cli.run_ok("network create net -f json")["id"]
+    cli.run_ok("subnet create sub --network net --subnet-range 10.0.0.0/24 -f json")
     for last in (11, 12, 13):
-        cli.good(f"port create vm{last} --network net --fixed-ip ip-address=10.0.0.{last} -f json")
+        cli.run_ok(f"port create vm{last} --network net --fixed-ip ip-address=10.0.0.{last} -f json")
     northbound(place, "ls-add", f"neutron-{made}")
     return str(made)
 
 
-def northbound(place: Cloud, *words: str) -> str:
+def northbound(place: OctaviaCloud, *words: str) -> str:
     command = ["ovn-nbctl", f"--db={place.database.northbound}", "--no-leader-only", *words]
     return subprocess.run(command, check=True, capture_output=True, text=True, timeout=DEADLINE).stdout
 
 
-def rows(place: Cloud, name: str) -> list[dict[str, Any]]:
+def rows(place: OctaviaCloud, name: str) -> list[dict[str, Any]]:
     """Rows with this name, and whether a switch refers to them."""
     told = northbound(place, "--format=json", "find", "Load_Balancer", f"name={name}")
     found = json.loads(told)
@@ -73,7 +81,7 @@ def rows(place: Cloud, name: str) -> list[dict[str, Any]]:
     ]
 
 
-def stock(place: Cloud, network: str, name: str, **more: Any) -> str:
+def stock(place: OctaviaCloud, network: str, name: str, **more: Any) -> str:
     """A load balancer of the stock provider with all its features: TCP and UDP, two members.
 
     Returns its id when its rows are complete.
@@ -86,53 +94,57 @@ def stock(place: Cloud, network: str, name: str, **more: Any) -> str:
         {"name": f"dns-{name}", "protocol": "UDP", "protocol_port": 53},
     ]
     body = {"name": name, "provider": "ovn", "vip_subnet_id": subnet, "listeners": listeners}
-    made: str = place.ask("POST", "loadbalancers", {"loadbalancer": body})["loadbalancer"]["id"]
+    made: str = place.request("POST", "loadbalancers", {"loadbalancer": body})["loadbalancer"]["id"]
     wait_vip(place, made, "10.0.0.12:8080")
-    wait_equal(lambda: shown(place, made)["provisioning_status"], "ACTIVE", seconds=SETTLED)
-    wait_until(lambda: all(each in str(rows(place, made)) for each in written_last(place, made)), seconds=SETTLED)
+    wait_equal(lambda: shown(place, made)["provisioning_status"], "ACTIVE", seconds=SETTLE_TIMEOUT)
+    wait_until(
+        lambda: all(each in str(rows(place, made)) for each in written_last(place, made)), seconds=SETTLE_TIMEOUT
+    )
     return made
 
 
-def wait_vip(place: Cloud, name: str, backend: str) -> None:
+def wait_vip(place: OctaviaCloud, name: str, backend: str) -> None:
     """Wait until rows with this name have a backend."""
 
     def has_it(found: list[dict[str, Any]]) -> bool:
         return any(backend in str(row["vips"]) for row in found)
 
-    wait_until(lambda: rows(place, name), backend, is_enough=has_it, seconds=SETTLED)
+    wait_until(lambda: rows(place, name), backend, is_enough=has_it, seconds=SETTLE_TIMEOUT)
 
 
-def written_last(place: Cloud, identity: str) -> list[str]:
+def written_last(place: OctaviaCloud, identity: str) -> list[str]:
     """Values that the stock provider writes last, after ACTIVE: the status of each member."""
-    pools = place.ask("GET", f"pools?loadbalancer_id={identity}")["pools"]
-    members = [place.ask("GET", f"pools/{pool['id']}/members")["members"] for pool in pools]
+    pools = place.request("GET", f"pools?loadbalancer_id={identity}")["pools"]
+    members = [place.request("GET", f"pools/{pool['id']}/members")["members"] for pool in pools]
     return ["neutron:member_status", *(f'"{each["id"]}": "NO_MONITOR"' for found in members for each in found)]
 
 
-def shown(place: Cloud, identity: str) -> dict[str, Any]:
-    found: dict[str, Any] = place.ask("GET", f"loadbalancers/{identity}")["loadbalancer"]
+def shown(place: OctaviaCloud, identity: str) -> dict[str, Any]:
+    found: dict[str, Any] = place.request("GET", f"loadbalancers/{identity}")["loadbalancer"]
     return found
 
 
-def octavias(place: Cloud, identity: str) -> tuple[str, str, str]:
+def octavias(place: OctaviaCloud, identity: str) -> tuple[str, str, str]:
     """Values that a takeover would change. Statuses may still change by the stock provider's queue."""
     found = shown(place, identity)
     return found["provider"], found["provisioning_status"], found["vip_port_id"]
 
 
-def adopt(place: Cloud, *words: str) -> "subprocess.Popen[str]":
+def adopt(place: OctaviaCloud, *words: str) -> "subprocess.Popen[str]":
     command = [OCTAVIA, LAUNCH, "fairlead", "octavia", "adopt", "--config-file", place.folder / "octavia.conf", *words]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     return subprocess.Popen(command, **pipes, text=True, env=place.environment)  # type: ignore[call-overload, no-any-return]
 
 
-def run(place: Cloud, *words: str) -> tuple[int, str, str]:
+def run(place: OctaviaCloud, *words: str) -> tuple[int, str, str]:
     with adopt(place, *words) as process:
-        out, complaint = process.communicate(timeout=SETTLED)
+        out, complaint = process.communicate(timeout=SETTLE_TIMEOUT)
         return process.returncode, out, complaint.splitlines()[-1] if complaint else ""
 
 
-def test_one_is_taken_over_and_the_other_is_not_touched(place: Cloud, cli: Shell, network: str):
+def test_adopt_takes_one_load_balancer_and_leaves_the_other_untouched(
+    place: OctaviaCloud, cli: OpenStackShell, network: str
+):
     other, web = stock(place, network, "other"), stock(place, network, "web")
     before, theirs = rows(place, other), rows(place, web)
     assert run(place, "web", "--dry-run")[:2] == (0, f"{web}: possible\n")
@@ -146,32 +158,32 @@ def test_one_is_taken_over_and_the_other_is_not_touched(place: Cloud, cli: Shell
     assert {row["protocol"] for kind in ("tcp", "udp") for row in rows(place, f"{web}-{kind}")} == {"tcp", "udp"}
     now = shown(place, web)
     assert (now["provider"], now["provisioning_status"]) == ("fairlead", "ACTIVE")
-    port = cli.good(f"port show {now['vip_port_id']} -f json")
+    port = cli.run_ok(f"port show {now['vip_port_id']} -f json")
     assert (port["name"], port["device_owner"]) == (f"octavia-lb-{web}", "Octavia")
     assert run(place, "web")[:2] == (0, f"{web}: already ours\n")
     assert rows(place, other) == before
     live_on(place, cli, web, now["vip_port_id"])
     assert rows(place, other) == before
-    cli.good("loadbalancer member create pool-other --name three --address 10.0.0.13 --protocol-port 8080 --wait")
+    cli.run_ok("loadbalancer member create pool-other --name three --address 10.0.0.13 --protocol-port 8080 --wait")
     wait_vip(place, other, "10.0.0.13:8080")
-    cli.good("loadbalancer delete other --cascade --wait")
-    wait_equal(lambda: rows(place, other), [], seconds=SETTLED)
+    cli.run_ok("loadbalancer delete other --cascade --wait")
+    wait_equal(lambda: rows(place, other), [], seconds=SETTLE_TIMEOUT)
 
 
-def live_on(place: Cloud, cli: Shell, web: str, port_id: str) -> None:
+def live_on(place: OctaviaCloud, cli: OpenStackShell, web: str, port_id: str) -> None:
     """Assert that the stock client changes, monitors and deletes it like any other load balancer of Fairlead."""
-    cli.good("loadbalancer member create pool-web --name three --address 10.0.0.13 --protocol-port 8080 --wait")
-    cli.good("loadbalancer healthmonitor create --type TCP --delay 5 --timeout 3 --max-retries 2 --wait pool-web")
-    cli.good("loadbalancer pool set pool-web --session-persistence type=SOURCE_IP --wait")
+    cli.run_ok("loadbalancer member create pool-web --name three --address 10.0.0.13 --protocol-port 8080 --wait")
+    cli.run_ok("loadbalancer healthmonitor create --type TCP --delay 5 --timeout 3 --max-retries 2 --wait pool-web")
+    cli.run_ok("loadbalancer pool set pool-web --session-persistence type=SOURCE_IP --wait")
     (tcp, *_) = rows(place, f"{web}-tcp-ip_src")
     assert "10.0.0.13:8080" in str(tcp["vips"])
     assert tcp["health_check"]
-    cli.good("loadbalancer delete web --cascade --wait")
-    wait_equal(lambda: rows(place, f"{web}-taken"), [], seconds=SETTLED)
+    cli.run_ok("loadbalancer delete web --cascade --wait")
+    wait_equal(lambda: rows(place, f"{web}-taken"), [], seconds=SETTLE_TIMEOUT)
     assert place.fairlead.client.get(f"/network/v2.0/ports/{port_id}").status_code == 404
 
 
-def test_what_cannot_be_had_is_said_and_nothing_is_changed(place: Cloud, cli: Shell, network: str):
+def test_unsupported_load_balancer_is_rejected_and_unchanged(place: OctaviaCloud, cli: OpenStackShell, network: str):
     limited = stock(place, network, "limited", connection_limit=5)
     before = rows(place, limited), octavias(place, limited)
     for words in (["--dry-run"], []):
@@ -184,7 +196,9 @@ def test_what_cannot_be_had_is_said_and_nothing_is_changed(place: Cloud, cli: Sh
     assert (code, told) == (3, {"nobody": "unknown", limited: "501"})
 
 
-def test_clients_are_not_left_without_saying_so(place: Cloud, cli: Shell, network: str):
+def test_adopt_is_rejected_if_networks_lose_service_unless_named(
+    place: OctaviaCloud, cli: OpenStackShell, network: str
+):
     """The stock provider has it on a network and a router on which Fairlead would not have it."""
     served = stock(place, network, "served")
     other, router = "11111111-0000-4000-8000-000000000001", "11111111-0000-4000-8000-000000000002"
@@ -204,10 +218,12 @@ def test_clients_are_not_left_without_saying_so(place: Cloud, cli: Shell, networ
     assert rows(place, served) == []
 
 
-def test_one_whose_additional_vip_has_a_port_of_its_own_is_refused_by_name(place: Cloud, cli: Shell, network: str):
-    cli.good("subnet create six --network net --ip-version 6 --subnet-range fd00:7::/64 -f json")
+def test_load_balancer_with_a_separate_additional_vip_port_is_rejected(
+    place: OctaviaCloud, cli: OpenStackShell, network: str
+):
+    cli.run_ok("subnet create six --network net --ip-version 6 --subnet-range fd00:7::/64 -f json")
     lb = "loadbalancer create --name two --provider ovn --vip-subnet-id sub --additional-vip subnet-id=six"
-    two = cli.good(f"{lb} --wait -f json")["id"]
+    two = cli.run_ok(f"{lb} --wait -f json")["id"]
     before = octavias(place, two)
     for words in (["--dry-run"], []):
         code, out, complaint = run(place, *words, "two")
@@ -218,13 +234,13 @@ def test_one_whose_additional_vip_has_a_port_of_its_own_is_refused_by_name(place
     assert (octavias(place, two), told(place, two)) == (before, None)
 
 
-def test_who_is_killed_before_octavias_commit_has_changed_nothing_and_may_come_again(
-    place: Cloud, cli: Shell, network: str
+def test_kill_before_the_octavia_commit_changes_nothing_and_is_repeatable(
+    place: OctaviaCloud, cli: OpenStackShell, network: str
 ):
     killed = stock(place, network, "killed")
     before = rows(place, killed)
-    with place.nothing_committed(), adopt(place, "killed") as process:
-        wait_equal(lambda: told(place, killed), "prepared", seconds=SETTLED)
+    with place.block_commits(), adopt(place, "killed") as process:
+        wait_equal(lambda: told(place, killed), "prepared", seconds=SETTLE_TIMEOUT)
         process.send_signal(signal.SIGKILL)
     assert rows(place, killed) == before
     assert shown(place, killed)["provider"] == "ovn"
@@ -232,19 +248,21 @@ def test_who_is_killed_before_octavias_commit_has_changed_nothing_and_may_come_a
     assert (rows(place, killed), told(place, killed)) == ([], "taken")
 
 
-def test_who_is_killed_after_it_leaves_the_rest_to_the_agent(place: Cloud, cli: Shell, network: str):
+def test_kill_after_the_octavia_commit_is_completed_by_the_driver_agent(
+    place: OctaviaCloud, cli: OpenStackShell, network: str
+):
     """Fairlead is down when the command would complete the takeover; Octavia's database has it by then."""
     left = stock(place, network, "left")
-    wait_equal(lambda: told(place, left), None, seconds=SETTLED)
+    wait_equal(lambda: told(place, left), None, seconds=SETTLE_TIMEOUT)
     with adopt(place, "left") as process:
-        wait_equal(lambda: shown(place, left)["provider"], "fairlead", seconds=SETTLED)
+        wait_equal(lambda: shown(place, left)["provider"], "fairlead", seconds=SETTLE_TIMEOUT)
         process.send_signal(signal.SIGKILL)
-    wait_equal(lambda: shown(place, left)["provisioning_status"], "ACTIVE", seconds=SETTLED)
+    wait_equal(lambda: shown(place, left)["provisioning_status"], "ACTIVE", seconds=SETTLE_TIMEOUT)
     assert (rows(place, left), told(place, left)) == ([], "taken")
-    port = cli.good(f"port show {shown(place, left)['vip_port_id']} -f json")
+    port = cli.run_ok(f"port show {shown(place, left)['vip_port_id']} -f json")
     assert port["device_owner"] == "Octavia"
 
 
-def told(place: Cloud, identity: str) -> str | None:
+def told(place: OctaviaCloud, identity: str) -> str | None:
     answer = place.fairlead.client.get(f"/plugin/statuses/{identity}")
     return answer.json()["loadbalancer"]["takeover"] if answer.status_code == 200 else None

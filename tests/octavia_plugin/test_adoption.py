@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fairlead.http.server_client import ServerError
-from fairlead.octavia_plugin.adoption import Adoption, NotAnswered, NotHandedOver, Outcome, Standing
+from fairlead.octavia_plugin.adoption import Adoption, AdoptionOutcome, BalancerRecord, ServiceFailed, TakeoverForbidden
 
 LB, PORT = "aaaaaaaa-0000-4000-8000-000000000001", "ffffffff-0000-4000-8000-000000000001"
 
@@ -34,14 +34,14 @@ class World:
     fatal: int = -1
     late: bool = False
     agent: bool = True
-    silent: NotAnswered | None = None
+    silent: ServiceFailed | None = None
     """Error of Neutron, or of Octavia's database, when the VIP's port is handed over."""
     steps: list[str] = field(default_factory=list)
     now: float = 0.0
 
     @property
     def adoption(self) -> Adoption:
-        return Adoption(door=self, octavia=self, ports=self, clock=lambda: self.now, sleep=self.sleep)  # type: ignore[arg-type]
+        return Adoption(api=self, octavia=self, ports=self, clock=lambda: self.now, sleep=self.sleep)  # type: ignore[arg-type]
 
     def sleep(self, seconds: float) -> None:
         """Advance the time. The agent runs in the meantime."""
@@ -68,10 +68,10 @@ class World:
 
     # Octavia
 
-    def find(self, name: str) -> Standing:
+    def find(self, name: str) -> BalancerRecord:
         if name not in (LB, "web"):
-            raise NotHandedOver("unknown", f"Octavia has no load balancer {name}")
-        return Standing(id=LB, provider=self.provider, provisioning=self.provisioning, vip_port_id=PORT)
+            raise TakeoverForbidden("unknown", f"Octavia has no load balancer {name}")
+        return BalancerRecord(id=LB, provider=self.provider, provisioning=self.provisioning, vip_port_id=PORT)
 
     def look(self, balancer_id: str) -> Mapping[str, Any]:
         return {"id": balancer_id}
@@ -84,10 +84,10 @@ class World:
 
     # Neutron
 
-    def was_made(self, port_id: str) -> bool:
+    def is_stock_port(self, port_id: str) -> bool:
         return self.port_was_made
 
-    def give(self, port_id: str, balancer_id: str) -> None:
+    def hand_to_octavia(self, port_id: str, balancer_id: str) -> None:
         if self.silent:
             raise self.silent
         with self.step("give"):
@@ -126,31 +126,31 @@ def is_whole(world: World) -> bool:
     return (ours and world.provisioning == "ACTIVE") or (world.provider == "ovn" and world.fairlead != "taken")
 
 
-def test_a_load_balancer_is_prepared_committed_taken_and_told():
+def test_adoption_prepares_commits_and_takes_the_load_balancer():
     world = World()
     report = world.adoption.adopt("web")
-    assert (report.outcome, report.load_balancer) == (Outcome.ADOPTED, LB)
+    assert (report.outcome, report.load_balancer) == (AdoptionOutcome.ADOPTED, LB)
     assert world.steps == ["prepare", "commit", "give", "take"]
     assert is_whole(world)
-    assert world.adoption.adopt(LB).outcome is Outcome.ALREADY
+    assert world.adoption.adopt(LB).outcome is AdoptionOutcome.ALREADY
 
 
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("fatal", range(4))
-def test_who_is_killed_anywhere_runs_it_again_and_all_is_whole(fatal: int, late: bool):
+def test_adoption_killed_at_any_step_is_completed_by_another_run(fatal: int, late: bool):
     world = World(fatal=fatal, late=late, agent=False)
     with pytest.raises(Killed):
         world.adoption.adopt(LB)
     assert world.provider == "fairlead" or world.fairlead in (None, "prepared"), "the stock provider's rows serve"
     world.agent = True
-    assert world.adoption.adopt(LB).outcome in (Outcome.ADOPTED, Outcome.ALREADY)
+    assert world.adoption.adopt(LB).outcome in (AdoptionOutcome.ADOPTED, AdoptionOutcome.ALREADY)
     assert world.provider == "fairlead"
     assert is_whole(world)
 
 
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("fatal", range(4))
-def test_who_does_not_come_again_leaves_the_rest_to_the_agent(fatal: int, late: bool):
+def test_adoption_killed_at_any_step_is_completed_by_the_agent(fatal: int, late: bool):
     world = World(fatal=fatal, late=late, agent=False)
     with pytest.raises(Killed):
         world.adoption.adopt(LB)
@@ -158,34 +158,37 @@ def test_who_does_not_come_again_leaves_the_rest_to_the_agent(fatal: int, late: 
     assert is_whole(world)
 
 
-@pytest.mark.parametrize(("status", "outcome"), [(501, Outcome.REFUSED), (None, Outcome.FAILED), (500, Outcome.FAILED)])
-def test_what_fairlead_refuses_changes_nothing(status: int | None, outcome: Outcome):
-    for do in (Adoption.adopt, Adoption.try_out):
+@pytest.mark.parametrize(
+    ("status", "outcome"),
+    [(501, AdoptionOutcome.REFUSED), (None, AdoptionOutcome.FAILED), (500, AdoptionOutcome.FAILED)],
+)
+def test_adoption_rejected_by_the_server_changes_nothing(status: int | None, outcome: AdoptionOutcome):
+    for do in (Adoption.adopt, Adoption.dry_run):
         world = World(refusal=ServerError("connection_limit", status))
         report = do(world.adoption, "web")
         assert (report.outcome, world.steps, world.provider) == (outcome, [], "ovn")
         assert "connection_limit" in str(report)
 
 
-def test_who_does_not_answer_after_the_commit_leaves_the_rest_to_be_done():
-    world = World(silent=NotAnswered("database", "Octavia's database: it has gone away"), agent=False)
+def test_adoption_without_a_response_after_the_commit_is_unfinished():
+    world = World(silent=ServiceFailed("database", "Octavia's database: it has gone away"), agent=False)
     report = world.adoption.adopt("web")
-    assert (report.outcome, world.provider) == (Outcome.UNFINISHED, "fairlead")
+    assert (report.outcome, world.provider) == (AdoptionOutcome.UNFINISHED, "fairlead")
     assert report.message == "Octavia's database: it has gone away; run this again"
     world.silent, world.agent = None, True
-    assert world.adoption.adopt("web").outcome is Outcome.ADOPTED
+    assert world.adoption.adopt("web").outcome is AdoptionOutcome.ADOPTED
     assert is_whole(world)
 
 
-def test_nothing_is_written_by_a_dry_run():
+def test_adoption_dry_run_writes_nothing():
     world = World()
-    assert world.adoption.try_out("web").outcome is Outcome.POSSIBLE
+    assert world.adoption.dry_run("web").outcome is AdoptionOutcome.POSSIBLE
     assert world.steps == []
-    assert world.adoption.try_out("other").outcome is Outcome.REFUSED
+    assert world.adoption.dry_run("other").outcome is AdoptionOutcome.REFUSED
 
 
-def test_without_the_agent_it_is_said_what_is_missing():
+def test_adoption_without_the_agent_names_the_driver_agent():
     world = World(agent=False)
     report = world.adoption.adopt("web")
-    assert (report.outcome, world.fairlead) == (Outcome.UNFINISHED, "taken")
+    assert (report.outcome, world.fairlead) == (AdoptionOutcome.UNFINISHED, "taken")
     assert "driver-agent" in report.message

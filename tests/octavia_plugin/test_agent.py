@@ -9,22 +9,30 @@ import pytest
 from octavia_lib.api.drivers.exceptions import UpdateStatusError
 
 from fairlead.http.server_client import ServerError
-from fairlead.octavia_plugin.adoption import NotAnswered
-from fairlead.octavia_plugin.agent import AT_ONCE, AWAY, DOUBT, DOUBT_PENDING, PAUSE, Agent, Conduct
+from fairlead.octavia_plugin.adoption import ServiceFailed
+from fairlead.octavia_plugin.agent import (
+    MAX_CHECKS_PER_STEP,
+    PENDING_SETTLE_SECONDS,
+    RECHECK_INTERVAL,
+    RECONNECT_INTERVAL,
+    SETTLE_SECONDS,
+    AgentSettings,
+    OctaviaAgent,
+)
 from fairlead.octavia_plugin.api_client import Comparison
-from fairlead.octavia_plugin.differences import KINDS, PENDING, Known, Standing
-from fairlead.octavia_plugin.findings import Finding, What, sentence
+from fairlead.octavia_plugin.differences import KINDS, PENDING, OctaviaState, OctaviaStatus
+from fairlead.octavia_plugin.findings import Finding, FindingType, sentence
 
-ACTIVE, CREATED = Standing("ACTIVE", "ONLINE"), Standing("PENDING_CREATE", "OFFLINE")
-LOST = Standing("PENDING_UPDATE", "ONLINE")
+ACTIVE, CREATED = OctaviaStatus("ACTIVE", "ONLINE"), OctaviaStatus("PENDING_CREATE", "OFFLINE")
+LOST = OctaviaStatus("PENDING_UPDATE", "ONLINE")
 
 
 @dataclass
 class World:
     """Octavia, its library and Fairlead's front end, as the agent uses them. Reading the clock advances it."""
 
-    octavia: dict[str, Standing] = field(default_factory=dict)
-    fairlead: dict[str, Standing] = field(default_factory=dict)
+    octavia: dict[str, OctaviaStatus] = field(default_factory=dict)
+    fairlead: dict[str, OctaviaStatus] = field(default_factory=dict)
     figures: dict[str, int] = field(default_factory=dict)
     wanted: dict[str, str] = field(default_factory=dict)
     """Name of each load balancer in Octavia; `stored` has the name in Fairlead."""
@@ -44,9 +52,9 @@ class World:
     """Load balancers in Fairlead that are prepared for a takeover."""
     now: float = 1000.0
 
-    def agent(self, **conduct: Any) -> Agent:
-        made = Conduct(hear=self.heard.append, **conduct)
-        return Agent(self, self, self, self.clock, conduct=made)  # type: ignore[arg-type]
+    def agent(self, **conduct: Any) -> OctaviaAgent:
+        made = AgentSettings(on_finding=self.heard.append, **conduct)
+        return OctaviaAgent(self, self, self, self.clock, conduct=made)  # type: ignore[arg-type]
 
     def clock(self) -> float:
         self.now += 1e-6
@@ -58,12 +66,12 @@ class World:
     def ids(self) -> Sequence[str]:
         return list(self.octavia)
 
-    def look(self, balancer_id: str) -> Known | None:
+    def look(self, balancer_id: str) -> OctaviaState | None:
         self.looked.append(balancer_id)
         found = self.octavia.get(balancer_id)
         whole = {"id": balancer_id, "name": self.wanted.get(balancer_id, "")}
         parts = {"l7policies": dict.fromkeys(self.policies, CREATED)}
-        return Known(balancer=found, parts=parts, whole=whole) if found else None
+        return OctaviaState(balancer=found, parts=parts, whole=whole) if found else None
 
     def statuses(self, balancer_id: str) -> Mapping[str, Any] | None:
         if self.fails:
@@ -87,7 +95,7 @@ class World:
         one = {"kind": "loadbalancers", "id": whole["id"], "missing": False, "attributes": attributes}
         return Comparison([one] if said != stored else [], self.revision)
 
-    def say_again(self, whole: Mapping[str, Any], revision: int | None) -> None:
+    def replace(self, whole: Mapping[str, Any], revision: int | None) -> None:
         if self.takes_nothing:
             raise self.takes_nothing
         assert revision == self.revision
@@ -116,7 +124,7 @@ class World:
             raise self.refuses
         for each in status.get("loadbalancers", ()):
             old = self.octavia[each["id"]]
-            self.octavia[each["id"]] = Standing(
+            self.octavia[each["id"]] = OctaviaStatus(
                 each.get("provisioning_status", old.provisioning), each.get("operating_status", old.operating)
             )
 
@@ -124,42 +132,44 @@ class World:
         self.counted.append([each["id"] for each in statistics["listeners"]])
 
 
-def test_what_waits_in_octavia_is_looked_at_though_nobody_named_it():
+def test_pending_load_balancer_in_octavia_is_checked_without_a_request():
     world = World(octavia={"a": CREATED, "b": ACTIVE}, fairlead={"a": ACTIVE, "b": ACTIVE})
     assert world.agent().step() == 0
     assert (world.looked, world.octavia) == (["a"], {"a": ACTIVE, "b": ACTIVE})
 
 
-def test_everything_is_what_either_has():
+def test_check_covers_load_balancers_of_either_side():
     world = World(octavia={"a": ACTIVE}, fairlead={"b": ACTIVE})
     agent = world.agent()
-    agent.name([*world.octavia, *world.fairlead])
+    agent.enqueue([*world.octavia, *world.fairlead])
     agent.step()
     assert world.looked == ["a", "b"]
 
 
 @pytest.mark.parametrize(
     ("octavia", "patience", "after"),
-    [(ACTIVE, DOUBT, "ERROR"), (LOST, DOUBT_PENDING, "ERROR")],
+    [(ACTIVE, SETTLE_SECONDS, "ERROR"), (LOST, PENDING_SETTLE_SECONDS, "ERROR")],
     ids=["rest", "pending"],
 )
-def test_a_doubt_has_to_last(octavia: Standing, patience: float, after: str):
+def test_lasting_difference_sets_error_after_the_grace_period(octavia: OctaviaStatus, patience: float, after: str):
     world = World(octavia={"a": octavia}, takes_nothing=ServerError("no", 501))
     agent = world.agent()
-    agent.name(["a"])
+    agent.enqueue(["a"])
     agent.step()
     world.now += patience - 0.1
     agent.step()
     assert world.octavia["a"] == octavia
-    world.now += max(PAUSE, 0.2)
+    world.now += max(RECHECK_INTERVAL, 0.2)
     agent.step()
     agent.step()
     assert world.octavia["a"].provisioning == after
-    assert [each.what for each in world.heard][:2] == [What.MISSING, What.REFUSED]
+    assert [each.what for each in world.heard][:2] == [FindingType.MISSING, FindingType.REFUSED]
 
 
-@pytest.mark.parametrize(("octavia", "patience"), [(CREATED, 0.0), (LOST, DOUBT_PENDING)], ids=["created", "changed"])
-def test_what_octavia_did_not_tell_of_a_new_load_balancer_is_made_at_once(octavia: Standing, patience: float):
+@pytest.mark.parametrize(
+    ("octavia", "patience"), [(CREATED, 0.0), (LOST, PENDING_SETTLE_SECONDS)], ids=["created", "changed"]
+)
+def test_l7_policies_missing_in_fairlead_are_added_before_active(octavia: OctaviaStatus, patience: float):
     """L7 policies created with it are missing in Fairlead, and it is not ACTIVE without them."""
     world = World(octavia={"a": octavia}, fairlead={"a": ACTIVE}, policies={"p"}, wanted={"a": "new"})
     agent = world.agent()
@@ -173,34 +183,34 @@ def test_what_octavia_did_not_tell_of_a_new_load_balancer_is_made_at_once(octavi
     assert world.octavia["a"] == ACTIVE
 
 
-def test_a_doubt_that_was_none_is_forgotten():
+def test_grace_period_restarts_when_the_difference_disappears():
     """The check came between a request's write in Fairlead and its commit in Octavia."""
     world = World(octavia={"a": ACTIVE})
     agent = world.agent()
-    agent.name(["a"])
+    agent.enqueue(["a"])
     agent.step()
     world.fairlead["a"] = ACTIVE
-    world.now += PAUSE
+    world.now += RECHECK_INTERVAL
     agent.step()
     del world.fairlead["a"]
-    world.now += DOUBT
-    agent.name(["a"])
+    world.now += SETTLE_SECONDS
+    agent.enqueue(["a"])
     agent.step()
     assert world.octavia["a"] == ACTIVE
 
 
-def test_what_octavia_never_committed_is_taken_back():
+def test_load_balancer_never_committed_in_octavia_is_deleted():
     world = World(fairlead={"a": ACTIVE})
     agent = world.agent()
-    agent.name(["a"])
+    agent.enqueue(["a"])
     agent.step()
-    world.now += DOUBT
+    world.now += SETTLE_SECONDS
     agent.step()
     assert world.deleted == ["/loadbalancers/a?cascade=true"]
 
 
 @pytest.mark.parametrize("which", ["fairlead", "octavia"])
-def test_what_could_not_be_asked_or_told_is_looked_at_again(which: str):
+def test_check_is_repeated_after_a_failed_request(which: str):
     world = World(octavia={"a": CREATED}, fairlead={"a": ACTIVE})
     agent = world.agent()
     if which == "fairlead":
@@ -211,12 +221,12 @@ def test_what_could_not_be_asked_or_told_is_looked_at_again(which: str):
     agent.step()
     assert (world.looked, world.octavia["a"]) == (["a"], CREATED), "not before a pause"
     world.fails = world.refuses = None
-    world.now += PAUSE
+    world.now += RECHECK_INTERVAL
     agent.step()
     assert world.octavia["a"] == ACTIVE
 
 
-def test_while_no_server_answers_not_each_of_them_is_tried():
+def test_unreachable_server_is_tried_once_per_pause():
     many = [str(number) for number in range(10)]
     world = World(octavia=dict.fromkeys(many, CREATED), fairlead=dict.fromkeys(many, ACTIVE))
     world.fails = ServerError("it does not answer")
@@ -224,17 +234,17 @@ def test_while_no_server_answers_not_each_of_them_is_tried():
     assert (agent.step(), len(world.looked)) == (0, 1)
     for _ in range(100):  # no request is repeated before the pause is over
         assert (agent.step(), len(world.looked)) == (0, 1)
-    assert 0 < agent.waits() < AWAY
+    assert 0 < agent.seconds_until_due() < RECONNECT_INTERVAL
     world.fails = None
-    world.now += AWAY
+    world.now += RECONNECT_INTERVAL
     agent.step()
-    world.now += PAUSE
+    world.now += RECHECK_INTERVAL
     agent.step()
     assert set(world.octavia.values()) == {ACTIVE}
 
 
-def test_a_step_is_bounded_and_what_is_left_is_next():
-    many = [str(number) for number in range(AT_ONCE + 3)]
+def test_step_is_bounded_and_the_rest_is_checked_next():
+    many = [str(number) for number in range(MAX_CHECKS_PER_STEP + 3)]
     world = World(octavia=dict.fromkeys(many, CREATED), fairlead=dict.fromkeys(many, ACTIVE))
     agent = world.agent()
     assert agent.step() == 3
@@ -242,7 +252,7 @@ def test_a_step_is_bounded_and_what_is_left_is_next():
     assert world.looked == many
 
 
-def test_statistics_are_told_when_they_are_others_than_before():
+def test_statistics_are_reported_only_when_changed():
     world = World(octavia=dict.fromkeys("abc", ACTIVE), figures={"a": 1, "b": 2})
     agent = world.agent()
     agent.count()
@@ -260,17 +270,17 @@ def test_statistics_are_told_when_they_are_others_than_before():
     assert world.counted == [["a", "b"], ["b"], ["a"]]  # no state is kept of deleted load balancers
 
 
-def test_what_fairlead_has_lost_is_made_again():
+def test_load_balancer_lost_by_fairlead_is_recreated():
     world = World(octavia={"a": ACTIVE})
     agent = world.agent()
-    agent.name(["a"])
+    agent.enqueue(["a"])
     agent.step()
     assert world.fairlead == {}
-    world.now += DOUBT
+    world.now += SETTLE_SECONDS
     agent.step()
     agent.step()
     assert (world.fairlead, world.octavia) == ({"a": ACTIVE}, {"a": ACTIVE})
-    assert [each.what for each in world.heard] == [What.MISSING]
+    assert [each.what for each in world.heard] == [FindingType.MISSING]
 
 
 def differing() -> World:
@@ -278,13 +288,13 @@ def differing() -> World:
     return World(octavia={"a": ACTIVE}, fairlead={"a": ACTIVE}, wanted={"a": "old"}, stored={"a": "new"})
 
 
-def test_values_that_go_on_to_differ_are_put_right_and_asked_for_once():
+def test_lasting_value_difference_is_corrected_and_read_once():
     world = differing()
     agent = world.agent()
-    agent.name(["a"])
-    for _ in range(int(DOUBT / PAUSE)):
+    agent.enqueue(["a"])
+    for _ in range(int(SETTLE_SECONDS / RECHECK_INTERVAL)):
         agent.step()
-        world.now += PAUSE
+        world.now += RECHECK_INTERVAL
     assert (world.stored, world.asked, world.heard) == ({"a": "new"}, ["a"], [])
     agent.step()
     assert world.stored == {"a": "old"}
@@ -292,81 +302,81 @@ def test_values_that_go_on_to_differ_are_put_right_and_asked_for_once():
         "load balancer a: name is 'old' in Octavia and 'new' in Fairlead"
     ]
     agent.step()
-    agent.name(["a"])
+    agent.enqueue(["a"])
     agent.step()
-    assert (world.asked, agent.waits()) == (["a", "a"], None)
+    assert (world.asked, agent.seconds_until_due()) == (["a", "a"], None)
 
 
-def test_values_that_change_meanwhile_are_on_their_way():
+def test_values_that_keep_changing_are_not_corrected():
     """With fast requests, every check comes between the write and the commit of one of them."""
     world = differing()
     agent = world.agent()
-    agent.name(["a"])
-    for number in range(3 * int(DOUBT / PAUSE)):
+    agent.enqueue(["a"])
+    for number in range(3 * int(SETTLE_SECONDS / RECHECK_INTERVAL)):
         agent.step()
-        world.now += PAUSE
+        world.now += RECHECK_INTERVAL
         world.stored["a"] = f"new {number}"
         world.revision += 1
-        agent.name(["a"])
+        agent.enqueue(["a"])
     assert world.stored["a"].startswith("new")
     world.wanted["a"] = world.stored["a"]
-    agent.name(["a"])
+    agent.enqueue(["a"])
     agent.step()
-    assert (agent.waits(), world.heard) == (None, [])
+    assert (agent.seconds_until_due(), world.heard) == (None, [])
 
 
-def test_while_octavia_is_pending_values_are_not_touched():
+def test_values_are_not_compared_while_octavia_is_pending():
     world = differing()
-    world.octavia["a"], world.fairlead["a"] = LOST, Standing("PENDING_UPDATE", "ONLINE")
-    agent = world.agent(doubt=0)
+    world.octavia["a"], world.fairlead["a"] = LOST, OctaviaStatus("PENDING_UPDATE", "ONLINE")
+    agent = world.agent(settle_seconds=0)
     agent.step()
     assert (world.asked, world.stored) == ([], {"a": "new"})
 
 
-def test_what_fairlead_does_not_take_is_said_once_until_something_changes():
+def test_rejected_correction_is_logged_once_until_a_change():
     world = differing()
     world.takes_nothing = ServerError("connection_limit", 501)
-    agent = world.agent(doubt=0)
+    agent = world.agent(settle_seconds=0)
     for _ in range(3):
-        agent.name(["a"])
+        agent.enqueue(["a"])
         agent.step()
-    assert [each.what for each in world.heard] == [What.VALUE, What.REFUSED]
+    assert [each.what for each in world.heard] == [FindingType.VALUE, FindingType.REFUSED]
     world.takes_nothing = None
-    agent.name_all()
+    agent.enqueue_all()
     agent.step()
     agent.step()
     assert world.stored == {"a": "old"}
 
 
-def test_a_dry_look_says_it_and_changes_nothing():
+def test_dry_run_reports_differences_and_changes_nothing():
     world = differing()
     world.octavia["b"], world.fairlead["c"], world.octavia["d"] = ACTIVE, ACTIVE, CREATED
     world.fairlead["d"] = ACTIVE
     before = (dict(world.octavia), dict(world.fairlead), dict(world.stored))
-    agent = world.agent(doubt=0, is_dry=True)
-    agent.name("abcd")
+    agent = world.agent(settle_seconds=0, is_dry=True)
+    agent.enqueue("abcd")
     agent.step()
     assert (world.octavia, world.fairlead, world.stored, world.deleted) == (*before, [])
     assert {(each.what, each.balancer) for each in world.heard} == {
-        (What.VALUE, "a"),
-        (What.MISSING, "b"),
-        (What.STRANGER, "c"),
-        (What.STATUS, "d"),
+        (FindingType.VALUE, "a"),
+        (FindingType.MISSING, "b"),
+        (FindingType.UNKNOWN, "c"),
+        (FindingType.STATUS, "d"),
     }
-    assert agent.waits() is None
+    assert agent.seconds_until_due() is None
 
 
-def test_what_is_prepared_and_ours_in_octavia_is_taken_and_then_told():
+def test_prepared_load_balancer_committed_in_octavia_is_taken_and_reported():
     world = World(octavia={"a": LOST}, fairlead={"a": ACTIVE, "b": ACTIVE}, prepared={"a", "b"})
-    agent = Agent(world, world, world, lambda: world.now, finish=world.prepared.remove)  # type: ignore[arg-type]
-    agent.name(["a", "b"])
+    agent = OctaviaAgent(world, world, world, lambda: world.now, finish=world.prepared.remove)  # type: ignore[arg-type]
+    agent.enqueue(["a", "b"])
     agent.step()
     assert (world.prepared, world.octavia) == ({"b"}, {"a": LOST}), "b is another provider's in Octavia"
     agent.step()
     assert (world.octavia, world.deleted) == ({"a": ACTIVE}, [])
 
 
-def test_what_was_prepared_and_is_lost_is_prepared_again_and_taken():
+def test_lost_prepared_load_balancer_is_prepared_again_and_taken():
     """Octavia has it as Fairlead's. Without the takeover request the other provider's rows would remain."""
     world = World(octavia={"a": LOST, "b": ACTIVE})
     taken = list[str]()
@@ -375,24 +385,24 @@ def test_what_was_prepared_and_is_lost_is_prepared_again_and_taken():
         world.prepared.remove(balancer_id)
         taken.append(balancer_id)
 
-    agent = Agent(world, world, world, lambda: world.now, finish=finish)  # type: ignore[arg-type]
-    agent.name(["a", "b"])
-    for _ in range(int(DOUBT / PAUSE) + 3):
+    agent = OctaviaAgent(world, world, world, lambda: world.now, finish=finish)  # type: ignore[arg-type]
+    agent.enqueue(["a", "b"])
+    for _ in range(int(SETTLE_SECONDS / RECHECK_INTERVAL) + 3):
         agent.step()
-        world.now += PAUSE
+        world.now += RECHECK_INTERVAL
     assert (taken, world.prepared) == (["a"], set())
     assert (world.octavia, world.fairlead) == ({"a": ACTIVE, "b": ACTIVE}, {"a": ACTIVE, "b": ACTIVE})
 
 
-def test_what_cannot_be_taken_yet_is_tried_again():
+def test_failed_completion_of_a_takeover_is_retried():
     world = World(octavia={"a": LOST}, fairlead={"a": ACTIVE}, prepared={"a"})
 
     def fail(_: str) -> None:
-        raise NotAnswered("neutron", "Neutron: no route to host")
+        raise ServiceFailed("neutron", "Neutron: no route to host")
 
-    agent = Agent(world, world, world, lambda: world.now, finish=fail)  # type: ignore[arg-type]
+    agent = OctaviaAgent(world, world, world, lambda: world.now, finish=fail)  # type: ignore[arg-type]
     for _ in range(3):
         agent.step()
-        world.now += PAUSE
+        world.now += RECHECK_INTERVAL
     assert len(world.looked) == 3
     assert world.octavia == {"a": LOST}

@@ -4,33 +4,33 @@ from typing import Any
 
 import pytest
 
-from fairlead.http.server_client import NotReached, Server, ServerError
-from fairlead.octavia_plugin.api_client import PACED_PATIENCE, Door
+from fairlead.http.server_client import ApiClient, NotReached, ServerError
+from fairlead.octavia_plugin.api_client import RATE_LIMIT_TIMEOUT, PluginApi
 
 
 def place(project: str, come: list[str], go: list[str]) -> dict[str, Any]:
     return {"project_id": project, "come": [{"host": each, "device_id": each} for each in come], "go": go}
 
 
-def test_what_servers_say_is_added_up(monkeypatch: pytest.MonkeyPatch):
+def test_proxy_ports_reported_by_all_servers_are_merged(monkeypatch: pytest.MonkeyPatch):
     said: dict[str, list[dict[str, Any]] | None] = {
         "one": [place("a", ["n1"], [])],
         "two": [place("a", ["n2"], ["x"]), place("b", [], [])],
         "three": None,
     }
 
-    def ask(server: Server, method: str, path: str, body: object = None) -> object:
+    def ask(server: ApiClient, method: str, path: str, body: object = None) -> object:
         assert (method, path, body) == ("GET", "/plugin/proxied-networks/net", None)
         if (places := said[server.url]) is None:
             raise NotReached("away", None)
         return {"network": {"places": places}}
 
-    monkeypatch.setattr(Server, "ask", ask)
-    door = Door(tuple(Server(url=each, timeout=1.0) for each in said))
-    assert door.proxied_on("net") == [place("a", ["n1", "n2"], ["x"]), place("b", [], [])]
+    monkeypatch.setattr(ApiClient, "request", ask)
+    door = PluginApi(tuple(ApiClient(url=each, timeout=1.0) for each in said))
+    assert door.proxy_ports("net") == [place("a", ["n1", "n2"], ["x"]), place("b", [], [])]
     said.update(one=None, two=None)
     with pytest.raises(NotReached):
-        door.proxied_on("net")
+        door.proxy_ports("net")
 
 
 @pytest.mark.parametrize(
@@ -39,28 +39,28 @@ def test_what_servers_say_is_added_up(monkeypatch: pytest.MonkeyPatch):
         ([1], [1], True),
         ([2, 3], [2, 3], True),
         ([4, 4, 4], [4, 4], False),
-        ([PACED_PATIENCE + 1], [], False),
+        ([RATE_LIMIT_TIMEOUT + 1], [], False),
         ([0], [], False),
     ],
     ids=str,
 )
-def test_who_is_paced_comes_again_when_the_server_says(
+def test_rate_limited_request_is_retried_after_the_announced_delay(
     monkeypatch: pytest.MonkeyPatch, paced: list[int], waits: list[int], works: bool
 ):
     waited = list[float]()
 
-    def ask(server: Server, method: str, path: str, body: object = None) -> object:
+    def ask(server: ApiClient, method: str, path: str, body: object = None) -> object:
         if paced:
             raise ServerError("too many requests", 429, paced.pop(0))
         return {"network": {"is_probed": False, "cidrs": []}}
 
-    monkeypatch.setattr(Server, "ask", ask)
-    door = Door((Server(url="one"),), waited.append)
+    monkeypatch.setattr(ApiClient, "request", ask)
+    door = PluginApi((ApiClient(url="one"),), waited.append)
     if works:
-        assert door.probed_on("net") is None
+        assert door.probe_subnets("net") is None
     else:
         with pytest.raises(ServerError):
-            door.probed_on("net")
+            door.probe_subnets("net")
     assert waited == waits
 
 
@@ -74,38 +74,38 @@ def test_who_is_paced_comes_again_when_the_server_says(
     ],
     ids=str,
 )
-def test_a_server_that_paces_the_reading_of_ports_is_asked_again_and_no_other(
+def test_only_the_rate_limiting_server_is_read_again(
     monkeypatch: pytest.MonkeyPatch, paced: dict[str, list[int]], waits: list[int], works: bool
 ):
     """The time for it is that of all servers together."""
     answered = list[str]()
 
-    def ask(server: Server, method: str, path: str, body: object = None) -> object:
+    def ask(server: ApiClient, method: str, path: str, body: object = None) -> object:
         if paced.get(server.url):
             raise ServerError("too many requests", 429, paced[server.url].pop(0))
         answered.append(server.url)
         return {"network": {"places": [place("a", [server.url], [])]}}
 
-    monkeypatch.setattr(Server, "ask", ask)
+    monkeypatch.setattr(ApiClient, "request", ask)
     waited = list[float]()
-    door = Door(tuple(Server(url=each) for each in ("one", "two", "three")), waited.append)
+    door = PluginApi(tuple(ApiClient(url=each) for each in ("one", "two", "three")), waited.append)
     if works:
-        assert door.proxied_on("net") == [place("a", ["one", "two", "three"], [])]
+        assert door.proxy_ports("net") == [place("a", ["one", "two", "three"], [])]
         assert answered == ["one", "two", "three"]
     else:
         with pytest.raises(ServerError):
-            door.proxied_on("net")
+            door.proxy_ports("net")
     assert waited == waits
 
 
-def test_another_refusal_is_not_asked_again(monkeypatch: pytest.MonkeyPatch):
+def test_service_unavailable_error_is_not_retried(monkeypatch: pytest.MonkeyPatch):
     """Of a 503 nobody knows whether the change was stored."""
 
-    def ask(server: Server, method: str, path: str, body: object = None) -> object:
+    def ask(server: ApiClient, method: str, path: str, body: object = None) -> object:
         raise ServerError("look again before you repeat the change", 503, 1)
 
-    monkeypatch.setattr(Server, "ask", ask)
+    monkeypatch.setattr(ApiClient, "request", ask)
     waited = list[float]()
     with pytest.raises(ServerError):
-        Door((Server(url="one"),), waited.append).put("/x", "x", {})
+        PluginApi((ApiClient(url="one"),), waited.append).put("/x", "x", {})
     assert waited == []

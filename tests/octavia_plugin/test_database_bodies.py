@@ -27,7 +27,7 @@ def listener(name: str, **more: Any) -> Row:
     return part(name, protocol="TCP", protocol_port=80, **{**lists, **more})
 
 
-def test_all_that_the_driver_says_is_said():
+def test_database_bodies_have_every_attribute_of_driver_requests():
     whole = database_bodies.load_balancer(
         balancer(
             listeners=[listener("l", l7policies=[part("x", position=1, l7rules=[part("r")])])],
@@ -46,7 +46,7 @@ def test_all_that_the_driver_says_is_said():
     assert [sorted(set(names) - body.keys()) for names, body in kinds.items()] == [[]] * len(kinds)
 
 
-def test_columns_that_are_called_otherwise():
+def test_renamed_columns_are_mapped_to_attributes():
     whole = database_bodies.load_balancer(
         balancer(
             additional_vips=[Row(ip_address="fd00::5", subnet_id="six", port_id=None)],
@@ -91,7 +91,7 @@ def test_columns_that_are_called_otherwise():
     assert (pool["healthmonitor"]["max_retries"], pool["healthmonitor"]["max_retries_down"]) == (2, 3)
 
 
-def test_what_is_to_be_deleted_is_left_out_and_the_order_is_always_the_same():
+def test_deleted_listeners_are_omitted_and_the_order_is_stable():
     gone = listener("b")
     gone.provisioning_status = "PENDING_DELETE"
     whole = database_bodies.load_balancer(balancer(listeners=[listener("c"), gone, listener("a")]))

@@ -97,7 +97,7 @@ def stored(door: httpx.Client, path: str) -> Any:
     return next(iter(door.get(f"/load-balancer/v2/lbaas/{path}").raise_for_status().json().values()))
 
 
-def test_every_method_of_a_driver_is_answered():
+def test_every_provider_driver_method_has_the_same_signature():
     methods = {name for name in vars(ProviderDriver) if not name.startswith("_") and name != "name"}
     assert methods <= vars(FairleadDriver).keys()
     for name in methods:
@@ -106,7 +106,7 @@ def test_every_method_of_a_driver_is_answered():
         assert [each.default for each in asked.values()] == [each.default for each in answered.values()], name
 
 
-def test_a_whole_life(door: httpx.Client, subnet: str):
+def test_driver_creates_updates_and_deletes_a_whole_tree(door: httpx.Client, subnet: str):
     driver = FairleadDriver()
     driver.loadbalancer_create(tree(subnet))
     assert stored(door, f"pools/{POOL}")["session_persistence"]["type"] == "SOURCE_IP"
@@ -134,7 +134,7 @@ def test_a_whole_life(door: httpx.Client, subnet: str):
     assert door.get("/plugin/statuses").json()["loadbalancers"] == []
 
 
-def test_what_the_compiler_refuses_is_named_and_what_the_rules_refuse_is_said(door: httpx.Client, subnet: str):
+def test_unsupported_option_is_named_and_rule_violation_is_a_driver_error(door: httpx.Client, subnet: str):
     driver = FairleadDriver()
     with pytest.raises(exceptions.UnsupportedOptionError) as unsupported:
         driver.loadbalancer_create(tree(subnet, l7policies=[policy()]))
@@ -175,7 +175,7 @@ def test_what_the_compiler_refuses_is_named_and_what_the_rules_refuse_is_said(do
         driver.create_vip_port(LB, "p", {}, [])
 
 
-def test_a_quota_that_is_met_is_told_to_the_tenant(door: httpx.Client, subnet: str):
+def test_exceeded_quota_is_reported_to_the_tenant(door: httpx.Client, subnet: str):
     path = "/load-balancer/v2/lbaas/quotas/p"
     door.put(path, json={"quota": {"listener": 0}}).raise_for_status()
     with pytest.raises(exceptions.DriverError) as met:
@@ -189,19 +189,19 @@ def policy() -> Any:
     return models.L7Policy(l7policy_id=TWO, listener_id=LISTENER, action="REJECT", position=1, rules=[rule])
 
 
-def test_what_operators_may_offer_is_what_the_server_says(door: httpx.Client):
+def test_flavor_and_zone_metadata_come_from_the_server(door: httpx.Client):
     driver = FairleadDriver()
     assert driver.get_supported_flavor_metadata() == {}
     assert set(driver.get_supported_availability_zone_metadata()) == {"valid_vip_networks"}
     driver.validate_availability_zone({"valid_vip_networks": [ONE]})
 
 
-def test_a_server_that_is_not_there_is_told_to_operators_and_not_to_tenants(door: httpx.Client):
+def test_unreachable_server_is_named_to_operators_not_to_tenants(door: httpx.Client):
     cfg.CONF.set_override("servers", [NOWHERE], SECTION)
     with pytest.raises(exceptions.DriverError) as gone:
         FairleadDriver().pool_delete(models.Pool(pool_id=POOL))
     assert (NOWHERE in gone.value.operator_fault_string, NOWHERE in gone.value.user_fault_string) == (True, False)
 
 
-def test_the_options_are_documented():
+def test_all_options_have_a_help_text():
     assert all(option.help for option in OPTIONS)

@@ -14,8 +14,8 @@ from threading import Event
 import httpx
 import pytest
 
-from harness.octavia_plugin.cloud import Cloud, made_place
-from harness.octavia_plugin.tenant import BALANCERS, MEMBERS, PAUSES, RETRY, SETTLE_SECONDS, Tenant
+from harness.octavia_plugin.cloud import OctaviaCloud, cloud_or_skip
+from harness.octavia_plugin.tenant import BALANCERS, MEMBERS, PAUSE_RANGE, RETRY_INTERVAL, SETTLE_SECONDS, RandomTenant
 from harness.waiting import DEADLINE, pause, wait_equal, wait_until
 
 pytestmark = pytest.mark.octavia
@@ -25,36 +25,36 @@ FROZEN = (0.5, 4.0)  # seconds
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cloud]:
-    with made_place(tmp_path_factory) as made:
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OctaviaCloud]:
+    with cloud_or_skip(tmp_path_factory) as made:
         yield made
 
 
-def make_network(place: Cloud) -> str:
+def make_network(place: OctaviaCloud) -> str:
     """Create a network with a port at each member's address, because members without a port are not probed.
 
     Returns its subnet.
     """
     server = place.fairlead
-    network = server.make("/network/v2.0/networks", "network", name="net")["id"]
+    network = server.create("/network/v2.0/networks", "network", name="net")["id"]
     subnet = {"network_id": network, "ip_version": 4, "cidr": "10.0.0.0/24"}
-    made: str = server.make("/network/v2.0/subnets", "subnet", **subnet)["id"]
+    made: str = server.create("/network/v2.0/subnets", "subnet", **subnet)["id"]
     for last in MEMBERS:
-        server.make("/network/v2.0/ports", "port", network_id=network, fixed_ips=[{"ip_address": f"10.0.0.{last}"}])
+        server.create("/network/v2.0/ports", "port", network_id=network, fixed_ips=[{"ip_address": f"10.0.0.{last}"}])
     return made
 
 
 @dataclass
-class Attacker:
-    place: Cloud
+class OctaviaProcessKiller:
+    place: OctaviaCloud
     random: Random
     done: list[str] = field(default_factory=list)
 
-    def strike(self) -> None:
+    def kill_random(self) -> None:
         name, strike = self.random.choice(
             [
-                ("api", lambda: self._again("api")),
-                ("agent", lambda: self._again("agent")),
+                ("api", lambda: self._restart("api")),
+                ("agent", lambda: self._restart("agent")),
                 ("one of the agent's", self._kill_one),
                 ("one of the agent's", self._kill_one),
                 ("fairlead", self.place.restart_fairlead),
@@ -66,7 +66,7 @@ class Attacker:
         self.done.append(name)
         strike()
 
-    def _again(self, name: str) -> None:
+    def _restart(self, name: str) -> None:
         self.place.kill(name)
         self.place.start(name)
 
@@ -83,17 +83,17 @@ class Attacker:
         os.kill(whom, signal.SIGCONT)
 
 
-def test_whoever_is_killed_nothing_waits_and_all_agree(place: Cloud):
+def test_octavia_and_fairlead_agree_after_random_process_kills(place: OctaviaCloud):
     print(f"OCTAVIA_OPERATIONS={OPERATIONS} OCTAVIA_SEED={SEED}")
     subnet = make_network(place)
-    ended, attacker = Event(), Attacker(place, Random(SEED))
+    ended, attacker = Event(), OctaviaProcessKiller(place, Random(SEED))
     with httpx.Client(base_url=place.octavia.base_url, timeout=DEADLINE) as client, ThreadPoolExecutor(1) as threads:
-        tenant = Tenant(client, subnet, Random(SEED))
+        tenant = RandomTenant(client, subnet, Random(SEED))
 
         def operate() -> None:
             try:
-                while tenant.taken < OPERATIONS and not ended.is_set():
-                    tenant.act()
+                while tenant.accepted_count < OPERATIONS and not ended.is_set():
+                    tenant.send_random_request()
             finally:
                 ended.set()
 
@@ -102,14 +102,14 @@ def test_whoever_is_killed_nothing_waits_and_all_agree(place: Cloud):
         working = threads.submit(operate)
         try:
             while not ended.is_set():
-                attacker.strike()
-                more = tenant.taken + attacker.random.randint(*PAUSES)
+                attacker.kill_random()
+                more = tenant.accepted_count + attacker.random.randint(*PAUSE_RANGE)
                 wait_until(
-                    lambda more=more: tenant.taken >= more or ended.is_set(),
+                    lambda more=more: tenant.accepted_count >= more or ended.is_set(),
                     f"{more} operations",
                     seconds=SETTLE_SECONDS,
                 )
-                pause(attacker.random.uniform(0, RETRY))  # during the next operation
+                pause(attacker.random.uniform(0, RETRY_INTERVAL))  # during the next operation
         finally:
             ended.set()
         working.result()

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from fairlead.octavia_plugin.findings import Finding, What, sentence
-from fairlead.octavia_plugin.orphans import BRAKE_PORTS, Orphans, TooMany, VipPort
+from fairlead.octavia_plugin.findings import Finding, FindingType, sentence
+from fairlead.octavia_plugin.orphans import MASS_DELETE_MIN_PORTS, OctaviaVipPort, Orphans, TooManyDeletions
 
 
 @dataclass
@@ -18,10 +18,11 @@ class World:
     fairlead: set[str] = field(default_factory=set)
     heard: list[Finding] = field(default_factory=list)
 
-    def made(self) -> Sequence[VipPort]:
+    def made(self) -> Sequence[OctaviaVipPort]:
         addresses = ("10.0.0.7", "fd00::7")
         return [
-            VipPort(id=f"port of {each}", balancer=each, network="net", addresses=addresses) for each in self.neutron
+            OctaviaVipPort(id=f"port of {each}", balancer=each, network="net", addresses=addresses)
+            for each in self.neutron
         ]
 
     def delete(self, port_id: str) -> None:
@@ -36,15 +37,15 @@ class World:
 
     def settle(
         self, suspects: frozenset[str], *, deletes: bool = False, is_dry: bool = False
-    ) -> list[tuple[What, str]]:
+    ) -> list[tuple[FindingType, str]]:
         found = self.orphans.find(suspects)
         self.orphans.settle(found, self.heard.append, deletes=deletes, is_dry=is_dry)
         return [(each.what, each.balancer) for each in self.heard]
 
 
-def test_a_port_without_a_load_balancer_is_named_and_stays():
+def test_port_without_a_load_balancer_is_reported_and_kept():
     world = World(neutron=["web", "left"], octavia={"web"}, fairlead={"web"})
-    assert [(What.KEPT_ORPHAN, "left")] == world.settle(world.orphans.suspects())
+    assert [(FindingType.KEPT_ORPHAN, "left")] == world.settle(world.orphans.suspects())
     assert ["web", "left"] == world.neutron
     assert sentence(world.heard[0]) == (
         "port port of left of load balancer left, which Octavia does not have, has 10.0.0.7, fd00::7 on network net:"
@@ -53,13 +54,13 @@ def test_a_port_without_a_load_balancer_is_named_and_stays():
 
 
 @pytest.mark.parametrize(("is_dry", "left"), [(False, ["web"]), (True, ["web", "left"])])
-def test_it_is_deleted_on_request(is_dry: bool, left: list[str]):
+def test_orphan_port_is_deleted_on_request(is_dry: bool, left: list[str]):
     world = World(neutron=["web", "left"], octavia={"web"})
-    assert [(What.ORPHAN, "left")] == world.settle(world.orphans.suspects(), deletes=True, is_dry=is_dry)
+    assert [(FindingType.ORPHAN, "left")] == world.settle(world.orphans.suspects(), deletes=True, is_dry=is_dry)
     assert left == world.neutron
 
 
-def test_the_port_of_a_request_on_its_way_is_none():
+def test_port_of_a_request_in_flight_is_no_orphan():
     """Its load balancer is committed during the wait; another port is created in the meantime."""
     world = World(neutron=["coming"])
     suspects = world.orphans.suspects()
@@ -68,23 +69,25 @@ def test_the_port_of_a_request_on_its_way_is_none():
     assert [] == world.settle(suspects, deletes=True)
 
 
-def test_a_port_that_fairlead_serves_is_none_until_it_is_deleted_there():
+def test_port_of_a_load_balancer_in_fairlead_is_no_orphan():
     world = World(neutron=["old"], fairlead={"old"})
     suspects = world.orphans.suspects()
     assert [] == world.settle(suspects, deletes=True)
     world.fairlead.clear()
-    assert [(What.ORPHAN, "old")] == world.settle(suspects, deletes=True)
+    assert [(FindingType.ORPHAN, "old")] == world.settle(suspects, deletes=True)
 
 
-@pytest.mark.parametrize(("left", "known", "stopped"), [(BRAKE_PORTS, 0, False), (21, 0, True), (21, 60, False)])
-def test_a_database_that_is_not_octavias_deletes_no_ports_of_everybody(left: int, known: int, stopped: bool):
+@pytest.mark.parametrize(
+    ("left", "known", "stopped"), [(MASS_DELETE_MIN_PORTS, 0, False), (21, 0, True), (21, 60, False)]
+)
+def test_guard_stops_port_deletion_for_the_wrong_octavia_database(left: int, known: int, stopped: bool):
     names = [f"known{number}" for number in range(known)]
     world = World(neutron=[*names, *(f"left{number}" for number in range(left))], octavia=set(names))
     orphans = world.orphans
     found = orphans.find(orphans.suspects())
     assert len(found) == left
     if stopped:
-        with pytest.raises(TooMany, match="no load balancer for 21 of 21 ports"):
+        with pytest.raises(TooManyDeletions, match="no load balancer for 21 of 21 ports"):
             orphans.check_share(found)
     else:
         orphans.check_share(found)

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 PROGRAM = """
 import multiprocessing, os, pathlib, sys
 from threading import Event
-from fairlead.octavia_plugin.supervisor import keep
+from fairlead.octavia_plugin.supervisor import supervise
 
 folder = pathlib.Path(sys.argv[1])
 
@@ -27,7 +27,7 @@ def work(is_over):
 
 context = multiprocessing.get_context("fork")
 event = context.Event()
-process = context.Process(target=keep, args=(work, event))
+process = context.Process(target=supervise, args=(work, event))
 process.start()
 (folder / "first").write_text(str(process.pid))
 sys.stdin.read()
@@ -36,7 +36,7 @@ process.join()
 """
 
 
-class Line:
+class ProcessChain:
     def __init__(self, folder: Path, starter: "subprocess.Popen[bytes]") -> None:
         self._folder, self.starter = folder, starter
 
@@ -57,7 +57,7 @@ class Line:
         wait_until(self.working, is_enough=lambda working: working != before)
         wait_until(lambda: not _is_there(before[0]), f"the end of {before[0]}")
 
-    def everybody(self) -> set[int]:
+    def all_processes(self) -> set[int]:
         pids = {int(each.name.split(".")[0]) for each in self._folder.glob("*.at.*")}
         watchers = {int(each.name.split(".")[2]) for each in self._folder.glob("*.at.*")}
         return {pid for pid in pids | watchers | {self.first} if _is_there(pid)}
@@ -70,15 +70,15 @@ def _is_there(pid: int) -> bool:
 
 
 @pytest.fixture
-def line(tmp_path: Path) -> Iterator[Line]:
+def line(tmp_path: Path) -> Iterator[ProcessChain]:
     with subprocess.Popen([sys.executable, "-c", PROGRAM, str(tmp_path)], stdin=subprocess.PIPE) as starter:
-        made = Line(tmp_path, starter)
+        made = ProcessChain(tmp_path, starter)
         yield made
         starter.kill()
-    wait_equal(made.everybody, set())
+    wait_equal(made.all_processes, set())
 
 
-def test_any_of_them_may_be_killed_again_and_again(line: Line):
+def test_any_agent_process_may_be_killed_repeatedly(line: ProcessChain):
     for _ in range(2):
         worker, watcher = line.working()
         line.kill(worker)
@@ -90,7 +90,7 @@ def test_any_of_them_may_be_killed_again_and_again(line: Line):
     line.kill(line.working()[0])
 
 
-def test_one_that_is_frozen_keeps_nobody(line: Line):
+def test_frozen_worker_is_replaced(line: ProcessChain):
     worker, _ = line.working()
     os.kill(worker, signal.SIGSTOP)
     os.kill(line.working()[1], signal.SIGKILL)
@@ -98,10 +98,10 @@ def test_one_that_is_frozen_keeps_nobody(line: Line):
     os.kill(worker, signal.SIGCONT)
 
 
-def test_when_it_is_over_all_of_them_end(line: Line):
+def test_all_agent_processes_exit_after_the_starter(line: ProcessChain):
     line.working()
-    assert len(line.everybody()) == 3
+    assert len(line.all_processes()) == 3
     assert line.starter.stdin is not None
     line.starter.stdin.close()
     assert line.starter.wait(DEADLINE) == 0
-    wait_equal(line.everybody, set())
+    wait_equal(line.all_processes, set())

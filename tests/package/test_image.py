@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from fairlead import __version__
-from harness.package.archives import ROOT, done
+from harness.package.archives import ROOT, run_ok
 from harness.package.podman import Podman
 from harness.ports import free_port
 from harness.waiting import DEADLINE, wait_equal
@@ -36,17 +36,17 @@ def podman(index: str) -> Iterator[Podman]:
         )
     if sys.version_info[:2] != (3, 11):
         pytest.skip("the index on loopback has packages for this Python, and Debian 12 has 3.11")
-    tree = done([ROOT / "scripts" / "tree", "bookworm", "base"]).strip()
+    tree = run_ok([ROOT / "scripts" / "tree", "bookworm", "base"]).strip()
     podman = Podman(Path(tempfile.mkdtemp(prefix="fairlead-image-", dir=MEMORY if MEMORY.is_dir() else None)))
     try:
-        podman.offer(Path(tree), BASE)
+        podman.import_image(Path(tree), BASE)
         podman.build(ROOT / "packaging" / "container" / "Containerfile", ROOT, IMAGE, PIP_INDEX_URL=index)
         yield podman
     finally:
         podman.remove()
 
 
-def test_it_names_who_runs_and_how_it_is_asked(podman: Podman):
+def test_image_declares_user_entrypoint_volume_and_health_check(podman: Podman):
     made = podman.inspect(IMAGE)
     assert made["Config"]["User"] == "10001:10001"
     assert (made["Config"]["Entrypoint"], made["Config"]["Cmd"]) == (["fairlead"], ["server"])
@@ -55,7 +55,7 @@ def test_it_names_who_runs_and_how_it_is_asked(podman: Podman):
     assert not [each for each in made["Config"]["Env"] if "INDEX" in each]
 
 
-def test_nothing_is_in_it_that_builds_or_is_secret(podman: Podman):
+def test_image_contains_no_build_tools_and_few_writable_folders(podman: Podman):
     assert podman.run(IMAGE, "--version") == f"fairlead {__version__}\n"
     tools = (
         "for each in cc gcc make pip pip3 git; do command -v $each; done; ls /source /wheels /tools /opt 2>&1; id -u"
@@ -66,7 +66,7 @@ def test_nothing_is_in_it_that_builds_or_is_secret(podman: Podman):
     assert "grpc" in podman.run(IMAGE, "-c", "import fairlead.store.etcd, sys; print(*sys.modules)", entry="python3")
 
 
-def test_it_serves_with_no_privilege_and_ends_when_told(podman: Podman, tmp_path: Path):
+def test_container_serves_without_privileges_and_stops_on_sigterm(podman: Podman, tmp_path: Path):
     where, log = f"127.0.0.1:{free_port()}", tmp_path / "log"
     away = ("FAIRLEAD_OVN_NORTHBOUND=unix:/tmp/away", "FAIRLEAD_OVN_SOUTHBOUND=unix:/tmp/away")
     options = [f"--env={each}" for each in (f"FAIRLEAD_SERVER_LISTEN={where}", *away)]

@@ -21,9 +21,9 @@ import bcrypt
 import pytest
 
 from harness.package import asker as asker_program
-from harness.package.archives import ROOT, done
-from harness.package.asker import KEPT
-from harness.package.hosts import Host, Wire
+from harness.package.archives import ROOT, run_ok
+from harness.package.asker import MAX_NETWORKS
+from harness.package.hosts import HostNetwork, PackageHost
 from harness.waiting import DEADLINE, wait_equal, wait_until
 
 pytestmark = pytest.mark.package
@@ -85,12 +85,12 @@ def rendered(folder: Path, version: int) -> Path:
     secret = bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(4)).decode()
     (place / "users").write_text(f"{USER}:{secret}:ops:admin\n")
     for block in blocks()["1"]:
-        done(["sh", "-e", "-c", block.commands], cwd=place)
+        run_ok(["sh", "-e", "-c", block.commands], cwd=place)
     return place
 
 
 @pytest.mark.parametrize("version", NETWORKS)
-def test_every_file_is_right_for_who_reads_it(version: int, tmp_path: Path):
+def test_rendered_files_are_valid_for_their_programs(version: int, tmp_path: Path):
     place = rendered(tmp_path, version)
     for name in NAMES:
         etc = place / "out" / name / "etc"
@@ -98,7 +98,7 @@ def test_every_file_is_right_for_who_reads_it(version: int, tmp_path: Path):
             assert not re.search("@[A-Z_]+@", path.read_text()), path
             assert not path.stat().st_mode & 0o077, path
             path.write_text(path.read_text().replace("/etc/", f"{etc}/"))
-        done(
+        run_ok(
             [
                 sys.executable,
                 "-m",
@@ -109,10 +109,10 @@ def test_every_file_is_right_for_who_reads_it(version: int, tmp_path: Path):
                 etc / "fairlead" / "fairlead.toml",
             ]
         )
-        done(["haproxy", "-c", "-q", "-f", etc / "haproxy" / "haproxy.cfg"])
-        done(["keepalived", "--config-test", "-f", etc / "keepalived" / "keepalived.conf"])
-        done(["openssl", "verify", "-CAfile", etc / "etcd" / "ca.pem", etc / "etcd" / "host.pem"])
-    done(
+        run_ok(["haproxy", "-c", "-q", "-f", etc / "haproxy" / "haproxy.cfg"])
+        run_ok(["keepalived", "--config-test", "-f", etc / "keepalived" / "keepalived.conf"])
+        run_ok(["openssl", "verify", "-CAfile", etc / "etcd" / "ca.pem", etc / "etcd" / "host.pem"])
+    run_ok(
         [
             sys.executable,
             "-m",
@@ -126,13 +126,13 @@ def test_every_file_is_right_for_who_reads_it(version: int, tmp_path: Path):
 
 
 @dataclass
-class Site:
+class ThreeHostSite:
     version: int
-    wire: Wire
+    wire: HostNetwork
     example: Path
     folder: Path
     blocks: dict[str, list[Block]] = field(default_factory=blocks)
-    hosts: dict[str, Host] = field(default_factory=dict)
+    hosts: dict[str, PackageHost] = field(default_factory=dict)
 
     @property
     def vip(self) -> str:
@@ -144,7 +144,7 @@ class Site:
 
     def begin(self, name: str) -> None:
         """Start a host with an empty disk."""
-        host = self.hosts[name] = Host(name, self.folder)
+        host = self.hosts[name] = PackageHost(name, self.folder)
         self.wire.plug(host, f"{address(self.version, 11 + NAMES.index(name))}/{NETWORKS[self.version][1]}")
         host.install()
         self.deliver(name)
@@ -159,10 +159,10 @@ class Site:
         for block in self.blocks[section][blocks]:
             commands = re.sub(r"192\.0\.2\.(\d+)", lambda found: in_url(self.version, int(found[1])), block.commands)
             if block.where == "where you work":
-                said += self.wire.sh(commands, self.example)
+                said += self.wire.run_script(commands, self.example)
             else:
                 names = list(NAMES) if block.where == "each host" else [block.where]
-                said += "".join(self.hosts[only or name].sh(commands) for name in names[: 1 if only else None])
+                said += "".join(self.hosts[only or name].run_script(commands) for name in names[: 1 if only else None])
         return said
 
     def ask(self, path: str, *more: str) -> str:
@@ -179,7 +179,7 @@ class Site:
             f"{self.url}{path}",
             *more,
         ]
-        return done([*self.wire.inside, *map(str, words)])
+        return run_ok([*self.wire.inside, *map(str, words)])
 
     def plan(self) -> str:
         """Rows that OVN lacks, as printed by `fairlead plan`."""
@@ -201,14 +201,18 @@ class Site:
 
     def holder(self) -> str:
         """Host with the address of the API."""
-        held = [name for name, host in self.hosts.items() if f"{self.vip}/" in host.sh("ip -o address show dev eth0")]
+        held = [
+            name
+            for name, host in self.hosts.items()
+            if f"{self.vip}/" in host.run_script("ip -o address show dev eth0")
+        ]
         return held[0] if len(held) == 1 else ""
 
 
-class Asker:
+class RepeatingCreator:
     """A client that continuously creates networks."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: ThreeHostSite) -> None:
         words = [sys.executable, asker_program.__file__, site.url, site.example / "tls" / "ca.pem"]
         self._log = site.folder / "asker.log"
         with self._log.open("wb") as log:
@@ -240,31 +244,31 @@ class Asker:
 
 
 @pytest.fixture(params=NETWORKS)
-def site(request: pytest.FixtureRequest) -> Iterator[Site]:
+def site(request: pytest.FixtureRequest) -> Iterator[ThreeHostSite]:
     missing = [each for each in PROGRAMS if shutil.which(each, path=f"{os.environ['PATH']}:/usr/sbin:/sbin") is None]
     if missing or os.geteuid() != 0:
         reason = f"it needs root and {', '.join(missing) or 'nothing else'}: scripts/setup lab installs it"
         (pytest.fail if os.environ.get("CI") else pytest.skip)(reason)
     folder = Path(tempfile.mkdtemp(prefix="fairlead-hosts-", dir=MEMORY if MEMORY.is_dir() else None))
     version = request.param
-    wire = Wire(f"{address(version, 9)}/{NETWORKS[version][1]}")
-    site = Site(version, wire, rendered(folder, version), folder)
+    wire = HostNetwork(f"{address(version, 9)}/{NETWORKS[version][1]}")
+    site = ThreeHostSite(version, wire, rendered(folder, version), folder)
     try:
         for name in NAMES:
             site.begin(name)
         yield site
     finally:
         for host in site.hosts.values():
-            host.end()
-        wire.end()
+            host.stop()
+        wire.stop()
         shutil.rmtree(folder)
 
 
-def test_the_example_works_as_it_says_and_goes_on_without_a_host(site: Site):
+def test_readme_commands_work_and_the_service_survives_loss_of_a_host(site: ThreeHostSite):
     for section in "234":
         site.do(section)
     wait_until(site.holder)
-    asker = Asker(site)
+    asker = RepeatingCreator(site)
     try:
         asker.goes_on()
         site.do("6", blocks=slice(0, 1))
@@ -277,21 +281,21 @@ def test_the_example_works_as_it_says_and_goes_on_without_a_host(site: Site):
     finally:
         found = asker.end()
     print(f"made {found['made']}; the longest took {found['longest']} s")
-    newest = [f"asked-{number}" for number in range(found["made"])][-KEPT:]
+    newest = [f"asked-{number}" for number in range(found["made"])][-MAX_NETWORKS:]
     assert sorted(site.networks()) == sorted(newest), "of what was answered nothing is lost, and nothing is there twice"
     assert site.plan() == "nothing to do\n"
     restore(site)
-    site.hosts["three"].end()  # the replaced host and another one are a majority
+    site.hosts["three"].stop()  # the replaced host and another one are a majority
     wait_until(lambda: site.answers("/network/v2.0/networks"))
 
 
-def lose_and_replace(site: Site, asker: Asker) -> None:
+def lose_and_replace(site: ThreeHostSite, asker: RepeatingCreator) -> None:
     """Replace the host that has the address."""
     for word in ("stop", "start"):
         for name in ("three", "one"):
-            site.hosts[name].sh(f"systemctl {word} keepalived")
+            site.hosts[name].run_script(f"systemctl {word} keepalived")
         wait_equal(site.holder, "two")
-    site.hosts["two"].end()
+    site.hosts["two"].stop()
     before = asker.longest()
     asker.goes_on()
     print(f"a host lost its power: {asker.longest()} s, before {before} s")
@@ -302,7 +306,7 @@ def lose_and_replace(site: Site, asker: Asker) -> None:
     asker.goes_on()
 
 
-def restore(site: Site) -> None:
+def restore(site: ThreeHostSite) -> None:
     """Restore the backup: later changes are gone, and earlier data is back."""
     site.do("8", blocks=slice(0, 1))
     before = site.networks()

@@ -16,14 +16,14 @@ import httpx
 import pytest
 
 from fairlead import __version__
-from harness.etcd import started
-from harness.package.archives import ROOT, Archives, done, newcomer
+from harness.etcd import etcd_cluster
+from harness.package.archives import ROOT, Archives, pip_environment, run_ok
 from harness.ports import free_port
 from harness.waiting import DEADLINE, wait_until
 
 pytestmark = pytest.mark.package
-BESIDE = f"fairlead-{__version__}.data"
-SHARED = f"{BESIDE}/data/share/fairlead"
+NEXT_TO_PACKAGE = f"fairlead-{__version__}.data"
+SHARED = f"{NEXT_TO_PACKAGE}/data/share/fairlead"
 ABOUT = f"fairlead-{__version__}.dist-info"
 
 
@@ -32,7 +32,7 @@ def metadata(archives: Archives) -> Message:
         return message_from_bytes(wheel.read(f"{ABOUT}/METADATA"))
 
 
-def test_the_wheel_has_the_package_and_nothing_else(archives: Archives):
+def test_wheel_contains_only_the_package(archives: Archives):
     sources = {
         path.relative_to(ROOT / "src").as_posix()
         for path in (ROOT / "src" / "fairlead").rglob("*")
@@ -43,18 +43,18 @@ def test_the_wheel_has_the_package_and_nothing_else(archives: Archives):
     assert {name for name in names if name.startswith("fairlead/")} == sources
     units = {f"{SHARED}/systemd/{path.name}" for path in (ROOT / "packaging" / "systemd").iterdir()}
     assert {name for name in names if name.startswith(f"{SHARED}/systemd/")} == units
-    assert {name.split("/")[0] for name in names} == {"fairlead", ABOUT, BESIDE}
+    assert {name.split("/")[0] for name in names} == {"fairlead", ABOUT, NEXT_TO_PACKAGE}
     assert f"{ABOUT}/licenses/LICENSE" in names
 
 
-def test_the_source_archive_makes_the_same_and_has_no_tests(archives: Archives):
+def test_source_archive_contains_the_sources_without_tests(archives: Archives):
     with tarfile.open(archives.source) as source:
         inside = {name.partition("/")[2] for name in source.getnames()}
     assert {"pyproject.toml", "README.md", "LICENSE", "constraints.txt", "src/fairlead/cli/main.py"} <= inside
     assert not [name for name in inside if name.startswith(("tests", "benchmarks", "scripts", "."))]
 
 
-def test_the_index_is_told_who_needs_what(archives: Archives):
+def test_package_metadata_is_complete(archives: Archives):
     about = metadata(archives)
     assert (about["Name"], about["Version"], about["Requires-Python"]) == ("fairlead", __version__, ">=3.11")
     assert about["Description-Content-Type"] == "text/markdown"
@@ -66,7 +66,7 @@ def test_the_index_is_told_who_needs_what(archives: Archives):
     assert sorted(needed) == sorted(set(needed))
 
 
-def test_octavia_finds_the_driver_by_its_entry_points(archives: Archives):
+def test_octavia_driver_entry_points_are_declared(archives: Archives):
     with zipfile.ZipFile(archives.wheel) as wheel:
         text = wheel.read(f"{ABOUT}/entry_points.txt").decode()
     found = ConfigParser()
@@ -80,36 +80,36 @@ def test_octavia_finds_the_driver_by_its_entry_points(archives: Archives):
 def installed(index: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder of the programs in a new environment with only the package."""
     folder = tmp_path_factory.mktemp("installed") / "env"
-    done([sys.executable, "-m", "venv", folder], env=newcomer(index))
-    done([folder / "bin" / "pip", "install", "-q", "fairlead[etcd]"], env=newcomer(index))
+    run_ok([sys.executable, "-m", "venv", folder], env=pip_environment(index))
+    run_ok([folder / "bin" / "pip", "install", "-q", "fairlead[etcd]"], env=pip_environment(index))
     return folder / "bin"
 
 
-def test_it_installs_from_an_index_and_its_command_works(installed: Path, index: str, tmp_path: Path):
-    environment = newcomer(index)
-    where = done(
+def test_package_installs_from_an_index_and_its_command_works(installed: Path, index: str, tmp_path: Path):
+    environment = pip_environment(index)
+    where = run_ok(
         [installed / "python", "-c", "import fairlead; print(fairlead.__file__)"], env=environment, cwd=tmp_path
     )
     assert Path(where).is_relative_to(installed.parent)
-    assert done([installed / "fairlead", "--version"], env=environment) == f"fairlead {__version__}\n"
-    assert "fairlead store copy" in done([installed / "fairlead", "--help"], env=environment)
-    assert "No broken requirements found." in done([installed / "pip", "check"], env=environment)
+    assert run_ok([installed / "fairlead", "--version"], env=environment) == f"fairlead {__version__}\n"
+    assert "fairlead store copy" in run_ok([installed / "fairlead", "--help"], env=environment)
+    assert "No broken requirements found." in run_ok([installed / "pip", "check"], env=environment)
     assert (installed.parent / "share" / "fairlead" / "systemd" / "fairlead-server.service").is_file()
 
 
-def test_what_was_installed_serves_and_moves_to_etcd(installed: Path, index: str, tmp_path: Path):
+def test_installed_server_works_and_its_store_copies_to_etcd(installed: Path, index: str, tmp_path: Path):
     """It works on a SQLite store without OVN; then its documents are copied to a real etcd."""
     options, where = tmp_path / "fairlead.toml", f"127.0.0.1:{free_port()}"
     away = f'northbound = "unix:{tmp_path}/away"\nsouthbound = "unix:{tmp_path}/away"\n'
     store = f"sqlite://{tmp_path}/store.db"
     options.write_text(f'[server]\nlisten = "{where}"\n[store]\nurl = "{store}"\n[ovn]\n{away}')
-    environment = {**newcomer(index), "FAIRLEAD_CONFIG": str(options)}
+    environment = {**pip_environment(index), "FAIRLEAD_CONFIG": str(options)}
     fairlead = installed / "fairlead"
 
     def is_alive() -> bool:
         return subprocess.run([fairlead, "alive"], env=environment, capture_output=True, check=False).returncode == 0
 
-    assert done([fairlead, "server", "--check"], env=environment) == "the configuration is valid\n"
+    assert run_ok([fairlead, "server", "--check"], env=environment) == "the configuration is valid\n"
     with (tmp_path / "log").open("wb") as log:
         server = subprocess.Popen([fairlead, "server"], env=environment, stderr=log)
     try:
@@ -125,6 +125,6 @@ def test_what_was_installed_serves_and_moves_to_etcd(installed: Path, index: str
         server.kill()
         server.wait()
     assert not is_alive()
-    with started() as etcd:
-        done([fairlead, "store", "copy", store, f"{etcd.url}/moved"], env=environment)
+    with etcd_cluster() as etcd:
+        run_ok([fairlead, "store", "copy", store, f"{etcd.url}/moved"], env=environment)
         assert made.json()["network"]["id"] in etcd.ctl("get", "--prefix", "--keys-only", "moved/")

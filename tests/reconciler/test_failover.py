@@ -14,24 +14,24 @@ from fairlead.drivers.interface import DriverError, Standby
 from fairlead.model.documents.owner import Kind, Owner
 from fairlead.model.registry.changeset import owners_with_rows
 from fairlead.reconciler.contention import FREE_REPAIRS
-from fairlead.reconciler.failover import FIRST_PATIENCE, LONGEST_PATIENCE, PEACE, Patience, Takeover
+from fairlead.reconciler.failover import MAX_TIMEOUT, MIN_TIMEOUT, RESET_AFTER_SECONDS, Failover, FailoverTimeout
 from fairlead.reconciler.loop import Reconciler
-from harness.story import read_story
+from harness.story import read_case
 
-STATE = read_story(Path(__file__).parent.parent / "cases" / "balance.txt").states[0]
+STATE = read_case(Path(__file__).parent.parent / "cases" / "balance.txt").states[0]
 NET = Owner(Kind.NETWORK, "net1")
 
 
-def test_patience_grows_with_each_takeover_and_is_small_again_after_long_peace():
-    patience, seen = Patience(), []
+def test_failover_timeout_doubles_and_resets_after_a_quiet_period():
+    patience, seen = FailoverTimeout(), []
     for _ in range(40):
         seen.append(patience.seconds(0.0))
-        patience.took(0.0)
-    assert seen[0] == FIRST_PATIENCE
-    assert seen[-1] == LONGEST_PATIENCE
-    assert all(after == min(2 * before, LONGEST_PATIENCE) for before, after in pairwise(seen))
-    assert patience.seconds(PEACE - 1) == LONGEST_PATIENCE
-    assert patience.seconds(PEACE + 1) == FIRST_PATIENCE
+        patience.record_takeover(0.0)
+    assert seen[0] == MIN_TIMEOUT
+    assert seen[-1] == MAX_TIMEOUT
+    assert all(after == min(2 * before, MAX_TIMEOUT) for before, after in pairwise(seen))
+    assert patience.seconds(RESET_AFTER_SECONDS - 1) == MAX_TIMEOUT
+    assert patience.seconds(RESET_AFTER_SECONDS + 1) == MIN_TIMEOUT
 
 
 class SecondDriver(FakeDriver):
@@ -65,7 +65,7 @@ class Services:
         self.driver = SecondDriver()
         self.reconciler = Reconciler(dataplane=OVN, driver=self.driver, snapshot=STATE.snapshot, clock=lambda: self.now)
         self.knows = True
-        self.takeover = Takeover(self.driver, self.reconciler, lambda: self.now, self.knows_all)
+        self.takeover = Failover(self.driver, self.reconciler, lambda: self.now, self.knows_all)
 
     async def knows_all(self) -> bool:
         return self.knows
@@ -87,38 +87,38 @@ def services() -> Services:
     return Services()
 
 
-async def test_who_waits_in_vain_takes_the_lock_and_writes(services: Services):
+async def test_standby_takes_the_lock_after_the_failover_timeout(services: Services):
     services.reconciler.mark([NET])
     await services.look(0.0)
-    await services.look(FIRST_PATIENCE - 0.1)
+    await services.look(MIN_TIMEOUT - 0.1)
     assert not services.driver.has_lock
-    await services.look(FIRST_PATIENCE + 0.1)
+    await services.look(MIN_TIMEOUT + 0.1)
     assert services.driver.has_lock
     assert services.takeover.takeovers == 1
-    await services.look(FIRST_PATIENCE + 0.2)
+    await services.look(MIN_TIMEOUT + 0.2)
     assert NET in services.driver.rows
-    assert services.reconciler.awaited() is None
+    assert services.reconciler.waiting_for_leader_seconds() is None
 
 
-async def test_a_writer_that_writes_anything_is_left_alone(services: Services):
+async def test_leader_that_writes_anything_keeps_the_lock(services: Services):
     services.reconciler.mark([NET])
     for second in range(60):
         await services.look(float(second))
-        services.reconciler.note_foreign_change(Owner(Kind.NETWORK, f"other{second}"))
+        services.reconciler.note_drift(Owner(Kind.NETWORK, f"other{second}"))
     assert services.takeover.takeovers == 0
 
 
-async def test_who_was_frozen_itself_hears_first_what_happened_meanwhile(services: Services):
+async def test_resumed_standby_processes_pending_updates_before_a_failover(services: Services):
     """A server that was frozen processes the updates in its socket before it judges the leader by its own clock."""
 
     services.reconciler.mark([NET])
     await services.look(0.0)
-    services.driver.on_ping = lambda: services.reconciler.note_foreign_change(NET)
+    services.driver.on_ping = lambda: services.reconciler.note_drift(NET)
     await services.look(1000.0)
     assert services.takeover.takeovers == 0
 
 
-async def test_what_this_server_failed_with_is_no_reason_to_take_the_lock_back(services: Services):
+async def test_failed_write_does_not_justify_a_failover(services: Services):
     """A row that this server failed to write does not justify a takeover, because both would steal the lock in turn."""
 
     services.driver.has_lock = services.driver.failing = True
@@ -130,7 +130,7 @@ async def test_what_this_server_failed_with_is_no_reason_to_take_the_lock_back(s
     assert services.takeover.takeovers == 0
 
 
-async def test_what_others_change_back_is_no_reason_either(services: Services):
+async def test_contested_rows_do_not_justify_a_failover(services: Services):
     """Contested rows do not justify a takeover: the leader delays their repair and is not frozen."""
 
     services.driver.rows = {
@@ -140,19 +140,19 @@ async def test_what_others_change_back_is_no_reason_either(services: Services):
     right = dict(compile_owner(STATE.snapshot(), NET))
     for second in range(FREE_REPAIRS):  # drift, repaired by the other server
         services.driver.rows.pop(NET, None)
-        services.reconciler.note_foreign_change(NET)
+        services.reconciler.note_drift(NET)
         await services.look(second + 0.1)
         services.driver.rows[NET] = right
-        services.reconciler.note_foreign_change(NET)
+        services.reconciler.note_drift(NET)
         await services.look(second + 0.2)
     services.driver.rows.pop(NET)
-    services.reconciler.note_foreign_change(NET)
+    services.reconciler.note_drift(NET)
     services.now = 60.0
-    assert services.reconciler.awaited() is None
+    assert services.reconciler.waiting_for_leader_seconds() is None
     assert services.reconciler.contended() == 1
 
 
-async def test_who_cannot_know_what_the_writer_knows_never_takes_the_lock(services: Services):
+async def test_server_without_current_state_never_takes_the_lock(services: Services):
     """A server without the store's or the probes' current state never takes the lock, because it would restore stale
     rows."""
 

@@ -13,22 +13,22 @@ from fairlead.dataplane.interface import in_one_step
 from fairlead.dataplane.ovn_tables import references
 from fairlead.dataplane.rows import Diff, Rows
 from fairlead.drivers.fake import FakeDriver, Fault
-from fairlead.drivers.interface import Later
+from fairlead.drivers.interface import Requeue
 from fairlead.model.documents.owner import Kind, Owner
 from fairlead.model.registry.changeset import Changes, apply_changes, owners_with_rows
 from fairlead.model.snapshot import Snapshot
-from fairlead.reconciler.loop import CAUSE, STALLED, Reconciler
-from fairlead.reconciler.queue import MANY
+from fairlead.reconciler.loop import CAUSE, STALL_TIMEOUT, Reconciler
+from fairlead.reconciler.queue import MIN_BATCH_OWNERS
 from fairlead.reconciler.resync import MassDelete
 from fairlead.runtime.steps import Steps
-from harness.story import read_story
-from harness.waiting import turns
+from harness.story import read_case
+from harness.waiting import run_ready_tasks
 
-STATE = read_story(Path(__file__).parent.parent / "cases" / "balance.txt").states[0]
+STATE = read_case(Path(__file__).parent.parent / "cases" / "balance.txt").states[0]
 NET = Owner(Kind.NETWORK, "net1")
 
 
-class MeddledDriver(FakeDriver):
+class InterferingDriver(FakeDriver):
     """Driver in which another client removes the row during its write, and which reports that."""
 
     def __init__(self) -> None:
@@ -47,8 +47,8 @@ def make(driver: FakeDriver, snapshot: Snapshot) -> Reconciler:
     return Reconciler(dataplane=OVN, driver=driver, snapshot=lambda: snapshot, clock=lambda: 0.0)
 
 
-async def test_a_change_by_others_in_the_middle_of_an_apply_is_repaired():
-    driver = MeddledDriver()
+async def test_drift_during_an_apply_is_repaired():
+    driver = InterferingDriver()
     reconciler = make(driver, STATE.snapshot())
     driver.reconciler = reconciler
     reconciler.mark([NET])
@@ -57,7 +57,7 @@ async def test_a_change_by_others_in_the_middle_of_an_apply_is_repaired():
     assert len(driver.rows[NET]) == 1
 
 
-async def test_others_are_served_while_an_owner_is_compiled():
+async def test_change_during_compilation_causes_a_recompilation():
     """A change during compilation is not lost: the owner is compiled again from the newer model."""
 
     async def run() -> None:
@@ -87,7 +87,7 @@ async def test_others_are_served_while_an_owner_is_compiled():
     await run()
 
 
-async def test_a_resync_that_would_delete_much_is_held_back():
+async def test_mass_deletion_by_a_resync_is_held_back():
     many = apply_changes(
         Snapshot(),
         Changes(puts=tuple(_renamed(STATE.documents[NET], f"net{number}") for number in range(30))),
@@ -105,7 +105,7 @@ async def test_a_resync_that_would_delete_much_is_held_back():
     assert await emptied.resync(force=True) == 30
 
 
-async def test_what_is_asked_for_does_not_wait_for_all_that_a_resync_found():
+async def test_requested_owner_does_not_wait_for_the_resync_backlog():
     nets = [_renamed(STATE.documents[NET], f"net{number}") for number in range(100)]
     driver = FakeDriver(references)
     reconciler = make(driver, apply_changes(Snapshot(), Changes(puts=(*nets, _renamed(nets[0], "asked"))), 1))
@@ -115,7 +115,7 @@ async def test_what_is_asked_for_does_not_wait_for_all_that_a_resync_found():
     assert (await reconciler.resync(), [*driver.rows]) == (100, [asked])
     del driver.rows[asked]
     reconciler.read_again(asked)
-    for _ in range(2 * (MANY + 1)):  # bound on owners left over from the resync
+    for _ in range(2 * (MIN_BATCH_OWNERS + 1)):  # bound on owners left over from the resync
         await reconciler.step()
     assert asked in driver.rows
 
@@ -124,7 +124,7 @@ def _renamed(document, identity):
     return replace(document, id=identity)
 
 
-async def test_the_brake_holds_back_deletions_only():
+async def test_mass_deletion_guard_blocks_deletions_only():
     """The mass-deletion guard blocks deletions only: after a restart, correct rows are recognised and missing ones
     created."""
 
@@ -145,7 +145,7 @@ async def test_the_brake_holds_back_deletions_only():
     assert len(driver.rows) == 31
 
 
-async def test_a_mistake_in_one_owner_stops_no_other_and_is_tried_again():
+async def test_compile_error_in_one_owner_is_retried_and_stops_no_other():
     async def run() -> None:
         snapshot, driver, now = STATE.snapshot(), FakeDriver(references), 0.0
         broken = True
@@ -177,19 +177,19 @@ async def test_a_mistake_in_one_owner_stops_no_other_and_is_tried_again():
     await run()
 
 
-class PacedDriver(FakeDriver):
+class PostponingDriver(FakeDriver):
     """Driver that postpones every change of a load balancer (raises Later)."""
 
     wait = 3.0
 
     async def apply(self, owner: Owner, diff: Diff) -> None:
         if owner.kind is Kind.LOAD_BALANCER and self.wait:
-            raise Later(self.wait)
+            raise Requeue(self.wait)
         await super().apply(owner, diff)
 
 
-async def test_what_has_its_time_is_no_failure_keeps_no_other_and_is_tried_then_or_when_there_is_news():
-    snapshot, driver, now = STATE.snapshot(), PacedDriver(references), 0.0
+async def test_requeued_owner_is_no_failure_and_is_retried_when_due_or_changed():
+    snapshot, driver, now = STATE.snapshot(), PostponingDriver(references), 0.0
     reconciler = Reconciler(dataplane=OVN, driver=driver, snapshot=lambda: snapshot, clock=lambda: now)
     web = Owner(Kind.LOAD_BALANCER, "web")
 
@@ -213,7 +213,7 @@ async def test_what_has_its_time_is_no_failure_keeps_no_other_and_is_tried_then_
     assert (web in driver.rows, len(reconciler)) == (True, 0)
 
 
-class KeepingDriver(FakeDriver):
+class DeferringDriver(FakeDriver):
     """Driver that applies postponed rows by itself, unless they are withdrawn before."""
 
     def __init__(self, *known: Any) -> None:
@@ -224,12 +224,12 @@ class KeepingDriver(FakeDriver):
         self.kept.pop(owner, None)
         if owner.kind is Kind.LOAD_BALANCER and diff:
             self.kept[owner] = diff
-            raise Later(3.0)
+            raise Requeue(3.0)
         await super().apply(owner, diff)
 
 
-async def test_who_was_told_later_is_told_when_nothing_of_it_is_wanted_any_more():
-    snapshot, driver, web = STATE.snapshot(), KeepingDriver(references), Owner(Kind.LOAD_BALANCER, "web")
+async def test_requeued_owner_is_released_after_its_deletion():
+    snapshot, driver, web = STATE.snapshot(), DeferringDriver(references), Owner(Kind.LOAD_BALANCER, "web")
     reconciler = Reconciler(dataplane=OVN, driver=driver, snapshot=lambda: snapshot, clock=lambda: 0.0)
     await reconciler.resync()
     while await reconciler.step():
@@ -242,7 +242,7 @@ async def test_who_was_told_later_is_told_when_nothing_of_it_is_wanted_any_more(
     assert (driver.kept, len(reconciler)) == ({}, 0)
 
 
-async def test_an_empty_model_deletes_nothing_unless_that_is_meant():
+async def test_empty_model_deletes_nothing_without_force():
     """An empty model deletes no rows without confirmation, because the path of the store may be mistyped."""
 
     driver = FakeDriver(references)
@@ -259,7 +259,7 @@ async def test_an_empty_model_deletes_nothing_unless_that_is_meant():
     assert len(driver.rows) == held > 0
 
 
-class Ticking:
+class TickingClock:
     """Clock that advances by three milliseconds at each read."""
 
     def __init__(self) -> None:
@@ -270,11 +270,11 @@ class Ticking:
         return self.now
 
 
-async def test_a_change_is_applied_while_a_resync_looks_at_many():
+async def test_change_is_applied_during_a_long_resync():
     nets = [_renamed(STATE.documents[NET], f"net{number:02}") for number in range(60)]
     model = [apply_changes(Snapshot(), Changes(puts=tuple(nets)), 1)]
     driver = FakeDriver(references)
-    reconciler = Reconciler(dataplane=OVN, driver=driver, snapshot=lambda: model[0], clock=Ticking())
+    reconciler = Reconciler(dataplane=OVN, driver=driver, snapshot=lambda: model[0], clock=TickingClock())
     await reconciler.resync()
     while await reconciler.step():
         pass
@@ -298,7 +298,7 @@ async def test_a_change_is_applied_while_a_resync_looks_at_many():
     assert await reconciler.plan() == {}
 
 
-async def test_an_apply_says_what_it_was_for(caplog: pytest.LogCaptureFixture):
+async def test_apply_log_names_the_requests(caplog: pytest.LogCaptureFixture):
     async def run() -> None:
         reconciler = make(FakeDriver(references), STATE.snapshot())
         for request in ("req-1", "req-2"):
@@ -324,8 +324,8 @@ async def test_an_apply_says_what_it_was_for(caplog: pytest.LogCaptureFixture):
     }
 
 
-async def test_what_cannot_be_applied_is_known_for_how_long_it_waits():
-    faults, now = [Fault.BEFORE], [0.0]
+async def test_pending_time_of_a_failing_owner_is_reported():
+    faults, now = [Fault.REJECTED], [0.0]
     driver = FakeDriver(references, lambda: faults[0])
     reconciler = Reconciler(dataplane=OVN, driver=driver, snapshot=STATE.snapshot, clock=lambda: now[0])
     reconciler.mark([NET])
@@ -338,7 +338,7 @@ async def test_what_cannot_be_applied_is_known_for_how_long_it_waits():
     assert reconciler.unsettled() == 0.0
 
 
-async def test_the_brake_knows_what_was_deleted_on_purpose():
+async def test_mass_deletion_guard_allows_deletions_recorded_in_the_store():
     """Rows of objects that the store deleted before a crash are removed; rows of unknown objects stay."""
 
     async def run() -> None:
@@ -367,56 +367,58 @@ async def test_the_brake_knows_what_was_deleted_on_purpose():
     await run()
 
 
-async def test_who_waits_for_an_owner_hears_when_it_is_applied_and_when_it_fails():
+async def test_waiter_is_notified_when_its_owner_is_applied_or_fails():
     driver = FakeDriver(references)
     reconciler = make(driver, STATE.snapshot())
     reconciler.mark([NET])
-    waiting = [asyncio.create_task(reconciler.news(NET, 1)) for _ in range(2)]
+    waiting = [asyncio.create_task(reconciler.wait_for_outcome(NET, 1)) for _ in range(2)]
     await asyncio.sleep(0)
     assert not any(task.done() for task in waiting)
     await reconciler.step()
     await asyncio.gather(*waiting)
-    await reconciler.news(NET, reconciler.applied(NET).generation)
-    driver._fault = lambda: Fault.BEFORE
+    await reconciler.wait_for_outcome(NET, reconciler.applied(NET).generation)
+    driver._fault = lambda: Fault.REJECTED
     reconciler.read_again(NET)
     driver.rows.clear()
-    later = asyncio.create_task(reconciler.news(NET, 10**6))
+    later = asyncio.create_task(reconciler.wait_for_outcome(NET, 10**6))
     await asyncio.sleep(0)
     await reconciler.step()
     await later
     assert reconciler.applied(NET).error == "refused"
 
 
-async def test_who_stops_waiting_for_an_owner_leaves_nothing():
+async def test_cancelled_waiter_leaves_no_state():
     """Cancelled waits leave nothing behind, also for a deleted owner, which has no further outcome."""
     reconciler = make(FakeDriver(references), STATE.snapshot())
     for number in range(100):
-        waiting = [asyncio.create_task(reconciler.news(Owner(Kind.NETWORK, f"gone{number}"), 1)) for _ in range(2)]
+        waiting = [
+            asyncio.create_task(reconciler.wait_for_outcome(Owner(Kind.NETWORK, f"gone{number}"), 1)) for _ in range(2)
+        ]
         await asyncio.sleep(0)
         for task in waiting:
             task.cancel()
         await asyncio.wait(waiting)
-    assert {} == reconciler._outcomes._news
+    assert {} == reconciler._outcomes._waiters
 
 
-async def test_an_owner_that_nothing_comes_of_is_stalled():
+async def test_unapplied_owner_without_progress_is_stalled():
     now = 0.0
     snapshot = STATE.snapshot()
     reconciler = Reconciler(dataplane=OVN, driver=FakeDriver(references), snapshot=lambda: snapshot, clock=lambda: now)
     assert reconciler.applied(NET).stalled, "nobody works on it"
     reconciler.mark([NET])
     assert not reconciler.applied(NET).stalled
-    now = 2 * STALLED
+    now = 2 * STALL_TIMEOUT
     assert reconciler.applied(NET).stalled
     await reconciler.step()
     assert not reconciler.applied(NET).stalled
     other = Owner(Kind.NETWORK, "net2")
     reconciler.mark([other])
-    now += STALLED / 2
+    now += STALL_TIMEOUT / 2
     assert not reconciler.applied(other).stalled
 
 
-async def test_what_happens_between_two_resyncs_is_not_kept():
+async def test_events_between_resyncs_are_not_stored():
     """Events between two resyncs are not stored: an hour of creations and deletions would take a hundred megabytes."""
 
     many = apply_changes(
@@ -429,19 +431,19 @@ async def test_what_happens_between_two_resyncs_is_not_kept():
     reconciler.mark(owners_with_rows(many))
     while await reconciler.step():
         pass
-    assert reconciler._memory.touched == set()
+    assert reconciler._memory.changed_since_read == set()
 
 
 @pytest.mark.virtual_clock
-async def test_a_reconciler_that_rests_is_woken_by_a_dirty_owner():
+async def test_marked_owner_wakes_the_idle_reconciler_without_a_timer():
     """A marked owner wakes the idle reconciler immediately, without a timer."""
     driver = FakeDriver(references)
     reconciler = make(driver, STATE.snapshot())
     running = asyncio.create_task(reconciler.run())
-    await turns()
+    await run_ready_tasks()
     assert driver.applies == 0
     reconciler.mark([NET])
-    await turns()
+    await run_ready_tasks()
     assert driver.applies == 1
     assert asyncio.get_running_loop().time() == 0.0
     running.cancel()

@@ -5,12 +5,12 @@ from functools import partial
 import pytest
 
 from fairlead.model.documents.owner import Kind, Owner
-from fairlead.reconciler.queue import FIRST_BACKOFF, LONGEST_BACKOFF, MANY, Queue
+from fairlead.reconciler.queue import MAX_BACKOFF, MIN_BACKOFF, MIN_BATCH_OWNERS, Queue
 
 A, B = Owner(Kind.LOAD_BALANCER, "a"), Owner(Kind.LOAD_BALANCER, "b")
 
 
-def test_an_owner_waits_once_however_often_it_is_named():
+def test_owner_queued_several_times_is_returned_once():
     queue = Queue()
     for _ in range(5):
         queue.add([A], 0.0)
@@ -18,7 +18,7 @@ def test_an_owner_waits_once_however_often_it_is_named():
     assert queue.pop(0.0) is None
 
 
-def test_an_owner_that_is_always_named_does_not_keep_the_others_waiting():
+def test_repeatedly_queued_owner_does_not_starve_others():
     queue = Queue()
     queue.add([A], 0.0)
     queue.add([B], 0.0)
@@ -28,20 +28,20 @@ def test_an_owner_that_is_always_named_does_not_keep_the_others_waiting():
     assert queue.pop(0.0) == A
 
 
-def test_one_of_few_does_not_wait_for_many_nor_many_for_one_after_the_other():
+def test_small_and_large_batches_alternate_in_the_queue():
     queue = Queue()
-    many = [Owner(Kind.LOAD_BALANCER, f"{number:03}") for number in range(10 * MANY)]
+    many = [Owner(Kind.LOAD_BALANCER, f"{number:03}") for number in range(10 * MIN_BATCH_OWNERS)]
     queue.add(many, 0.0)
     few = [Owner(Kind.LOAD_BALANCER, f"x{number}") for number in range(4)]
     for each in few:
         queue.add([each, many[-1]], 1.0)  # a queued owner keeps its place
-    assert (len(queue), queue.oldest(), queue.unsettled()) == (10 * MANY + 4, 0.0, 0.0)
+    assert (len(queue), queue.oldest(), queue.unsettled()) == (10 * MIN_BATCH_OWNERS + 4, 0.0, 0.0)
     found = [queue.pop(1.0) for _ in range(8)]
     assert found == [few[0], many[0], few[1], many[1], few[2], many[2], few[3], many[3]]
-    assert [queue.pop(1.0) for _ in range(10 * MANY)] == [*many[4:], None, None, None, None]
+    assert [queue.pop(1.0) for _ in range(10 * MIN_BATCH_OWNERS)] == [*many[4:], None, None, None, None]
 
 
-def test_failures_wait_twice_as_long_each_time_up_to_a_limit():
+def test_retry_delay_doubles_up_to_a_limit():
     queue, waits, now = Queue(), [], 0.0
     for _ in range(10):
         queue.failed(A, now)
@@ -51,11 +51,11 @@ def test_failures_wait_twice_as_long_each_time_up_to_a_limit():
         waits.append(due - now)
         now = due
         assert queue.pop(now) == A
-    assert waits[:3] == pytest.approx([FIRST_BACKOFF, FIRST_BACKOFF * 2, FIRST_BACKOFF * 4])
-    assert max(waits) == pytest.approx(LONGEST_BACKOFF)
+    assert waits[:3] == pytest.approx([MIN_BACKOFF, MIN_BACKOFF * 2, MIN_BACKOFF * 4])
+    assert max(waits) == pytest.approx(MAX_BACKOFF)
 
 
-def test_news_ends_a_back_off_and_success_forgets_the_failures():
+def test_new_change_ends_a_back_off_and_success_clears_the_failures():
     queue = Queue()
     queue.failed(A, 0.0)
     queue.add([A], 0.01)
@@ -63,10 +63,10 @@ def test_news_ends_a_back_off_and_success_forgets_the_failures():
     assert queue.next_due() is None
     queue.done(A)
     queue.failed(A, 1.0)
-    assert queue.next_due() == 1.0 + FIRST_BACKOFF
+    assert queue.next_due() == 1.0 + MIN_BACKOFF
 
 
-def test_the_dataplane_that_comes_back_ends_every_back_off():
+def test_recovered_dataplane_ends_every_back_off():
     queue = Queue()
     queue.failed(A, 0.0)
     queue.failed(B, 0.0)
@@ -75,32 +75,32 @@ def test_the_dataplane_that_comes_back_ends_every_back_off():
     assert len(queue) == 0
 
 
-def test_what_fails_for_hours_is_still_tried_again():
+def test_owner_that_fails_for_hours_is_still_retried():
     """The retry delay is bounded: unbounded doubling would overflow after 1,024 failures, within an hour and a half."""
     queue, now = Queue(), 0.0
     queue.add([A], now)
     for _ in range(3000):
         assert queue.pop(now) == A
         queue.failed(A, now)
-        now += LONGEST_BACKOFF
+        now += MAX_BACKOFF
     assert queue.next_due() == now
 
 
-def test_what_cannot_be_reached_says_when_it_is_back_and_is_hardly_tried_until_then():
+def test_unreachable_owner_waits_for_recovery_without_a_failure_count():
     queue = Queue()
     queue.add([A], 0.0)
     assert queue.pop(0.0) == A
-    queue.unreachable(A, 0.0)
-    assert queue.pop(LONGEST_BACKOFF) is None
-    queue.retry_now(LONGEST_BACKOFF)
-    assert queue.pop(LONGEST_BACKOFF) == A
-    queue.failed(A, LONGEST_BACKOFF)
-    assert queue.next_due() == LONGEST_BACKOFF + FIRST_BACKOFF, "that was no failure of the owner's"
+    queue.delay_until_reconnect(A, 0.0)
+    assert queue.pop(MAX_BACKOFF) is None
+    queue.retry_now(MAX_BACKOFF)
+    assert queue.pop(MAX_BACKOFF) == A
+    queue.failed(A, MAX_BACKOFF)
+    assert queue.next_due() == MAX_BACKOFF + MIN_BACKOFF, "that was no failure of the owner's"
 
 
-def test_those_of_one_line_are_taken_together_but_for_those_that_are_to_be_alone():
+def test_batch_takes_owners_of_one_queue_line_up_to_an_excluded_one():
     queue = Queue()
-    many = [Owner(Kind.LOAD_BALANCER, f"{number:03}") for number in range(2 * MANY)]
+    many = [Owner(Kind.LOAD_BALANCER, f"{number:03}") for number in range(2 * MIN_BATCH_OWNERS)]
     queue.add(many, 0.0)
     queue.add([A], 0.0)
     queue.add([B], 0.0)
@@ -109,19 +109,19 @@ def test_those_of_one_line_are_taken_together_but_for_those_that_are_to_be_alone
     assert queue.pop(0.0) == many[2]
 
 
-def test_what_came_to_nothing_together_is_next_and_waits_since_then():
+def test_failed_batch_returns_to_the_front_with_its_age():
     queue = Queue()
-    many = [Owner(Kind.LOAD_BALANCER, f"{number:03}") for number in range(2 * MANY)]
+    many = [Owner(Kind.LOAD_BALANCER, f"{number:03}") for number in range(2 * MIN_BATCH_OWNERS)]
     queue.add(many, 1.0)
     taken = [queue.pop(2.0), queue.pop_another(()), queue.pop_another(())]
     queue.add([many[1]], 3.0)
-    queue.again([each for each in taken if each], 4.0)
+    queue.requeue_first([each for each in taken if each], 4.0)
     assert (queue.oldest(), queue.unsettled()) == (1.0, 1.0)
     assert [queue.pop(4.0), queue.pop(4.0), queue.pop(4.0)] == [many[1], many[0], many[2]], "few take turns with many"
     assert queue.pop(4.0) == many[3]
 
 
-def test_tenants_take_turns() -> None:
+def test_tenants_are_served_round_robin() -> None:
     """A new tenant waits for at most one owner of a tenant that has a thousand queued."""
     queue = Queue(tenant_of)
     queue.add([Owner(Kind.LOAD_BALANCER, f"large/{number}") for number in range(1000)], 0.0)
@@ -135,7 +135,7 @@ def test_tenants_take_turns() -> None:
     assert order.index("small") <= 3, "one owner of each line and of each tenant before it"
 
 
-def test_each_tenants_owners_come_in_their_order() -> None:
+def test_owners_of_one_tenant_keep_their_order() -> None:
     queue = Queue(tenant_of)
     owners = [Owner(Kind.LOAD_BALANCER, f"{tenant}/{number}") for tenant in "ab" for number in range(3)]
     for owner in owners:

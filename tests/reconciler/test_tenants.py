@@ -16,7 +16,7 @@ from fairlead.reconciler.tenants import Tenants
 from harness.balancer import some_balancer
 
 LARGE, SMALL = 300, Owner(Kind.LOAD_BALANCER, "small")
-MOST_BETWEEN = 2
+MAX_CHANGES_BETWEEN = 2
 """Maximum number of owners processed between another project's change and its turn: the current one and the next."""
 
 
@@ -53,16 +53,16 @@ async def test_a_change_of_another_project_waits_for_few_owners(together: bool) 
     reconciler.mark([SMALL])
     while SMALL not in worked:
         await reconciler.step()
-    assert worked.index(SMALL) - before <= MOST_BETWEEN
+    assert worked.index(SMALL) - before <= MAX_CHANGES_BETWEEN
     while await reconciler.step():
         pass
     assert len(worked) == LARGE + 1
 
 
-def test_the_project_of_a_deleted_owner_is_known_once() -> None:
+def test_project_of_a_deleted_owner_is_returned_once() -> None:
     models = [snapshot()]
     tenants = Tenants(lambda: models[-1])
-    assert tenants.find(SMALL) == "small"
+    assert tenants.project_of(SMALL) == "small"
     models.append(Snapshot())
-    assert [tenants.find(SMALL) for _ in range(2)] == ["small", ""]
-    assert tenants.find(Owner(Kind.VIP_NETWORK, "c")) == ""
+    assert [tenants.project_of(SMALL) for _ in range(2)] == ["small", ""]
+    assert tenants.project_of(Owner(Kind.VIP_NETWORK, "c")) == ""

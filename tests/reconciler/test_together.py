@@ -19,8 +19,8 @@ from fairlead.model.documents.network import Network
 from fairlead.model.documents.owner import Kind, Owner, creation_order
 from fairlead.model.registry.changeset import Changes, apply_changes, owners_with_rows
 from fairlead.model.snapshot import Snapshot
-from fairlead.reconciler.loop import MOST_TOGETHER, TOGETHER, Reconciler
-from fairlead.reconciler.queue import FIRST_BACKOFF
+from fairlead.reconciler.loop import BATCH_SECONDS, MAX_BATCH_OWNERS, Reconciler
+from fairlead.reconciler.queue import MIN_BACKOFF
 from fairlead.reconciler.resync import MassDelete
 from fairlead.runtime.steps import Steps
 
@@ -89,33 +89,33 @@ class World:
 
 @pytest.mark.thorough
 @pytest.mark.max_steps(10_000_000)  # the strict fake scans all rows for each owner of a transaction
-async def test_many_are_read_and_applied_together() -> None:
-    world = World(MOST_TOGETHER + 30)
+async def test_many_owners_are_read_and_applied_in_batches() -> None:
+    world = World(MAX_BATCH_OWNERS + 30)
     await world.fill()
-    assert [len(each) for each in world.driver.transactions] == [MOST_TOGETHER, 30]
-    assert [len(each) for each in world.driver.reads] == [MOST_TOGETHER, 30]
+    assert [len(each) for each in world.driver.transactions] == [MAX_BATCH_OWNERS, 30]
+    assert [len(each) for each in world.driver.reads] == [MAX_BATCH_OWNERS, 30]
     assert set(world.driver.rows) == set(world.owners)
     assert {world.reconciler.applied(each).generation for each in world.owners} == {1}
-    assert (world.reconciler.statistics.applied, len(world.reconciler)) == (MOST_TOGETHER + 30, 0)
+    assert (world.reconciler.statistics.applied, len(world.reconciler)) == (MAX_BATCH_OWNERS + 30, 0)
 
 
-async def test_a_dataplane_that_takes_one_at_a_time_gets_one_at_a_time() -> None:
+async def test_dataplane_without_batches_receives_single_owners() -> None:
     driver = FakeDriver(references)
     await World(30, driver).fill()
     assert driver.applies == len(driver.rows) == 30
 
 
-async def test_one_that_is_refused_stops_no_other_and_waits_by_itself() -> None:
+async def test_rejected_owner_is_retried_alone_and_stops_no_other() -> None:
     world = World(30)
     world.driver.bad = {BAD}
     await world.fill()
     assert [len(each) for each in world.driver.transactions] == [30, *[1] * 30]
     assert set(world.driver.rows) == {*world.owners} - {BAD}
     assert world.reconciler.applied(BAD).error == "no room"
-    assert world.reconciler.next_due() == FIRST_BACKOFF
-    world.now, world.driver.transactions = FIRST_BACKOFF, []
+    assert world.reconciler.next_due() == MIN_BACKOFF
+    world.now, world.driver.transactions = MIN_BACKOFF, []
     await world.rest()
-    assert (world.driver.transactions, world.reconciler.next_due()) == ([[BAD]], 3 * FIRST_BACKOFF)
+    assert (world.driver.transactions, world.reconciler.next_due()) == ([[BAD]], 3 * MIN_BACKOFF)
     world.reconciler.mark(world.owners)
     await world.rest()
     assert world.driver.transactions == [[BAD], [BAD]], "the others are as they should be"
@@ -130,7 +130,7 @@ async def test_one_that_is_refused_stops_no_other_and_waits_by_itself() -> None:
     assert max(map(len, world.driver.transactions)) > 9, "all are together again"
 
 
-async def test_a_mistake_of_our_own_in_one_stops_no_other() -> None:
+async def test_internal_error_in_one_owner_stops_no_other() -> None:
     world = World(30)
     world.driver.bad, world.driver.error = {BAD}, ZeroDivisionError("a mistake")
     await world.fill()
@@ -138,19 +138,19 @@ async def test_a_mistake_of_our_own_in_one_stops_no_other() -> None:
     assert world.reconciler.applied(BAD).error == "a mistake"
 
 
-async def test_while_nobody_can_be_asked_none_is_tried_by_itself() -> None:
+async def test_unavailable_dataplane_causes_no_single_retries() -> None:
     world = World(30)
     world.driver.bad, world.driver.error = {BAD}, Unavailable("away")
     await world.fill()
     assert [len(each) for each in world.driver.transactions] == [30]
     assert {world.reconciler.applied(each).error for each in world.owners} == {"away"}
-    world.driver.bad, world.now = set(), FIRST_BACKOFF
+    world.driver.bad, world.now = set(), MIN_BACKOFF
     await world.rest()
     assert [len(each) for each in world.driver.transactions] == [30, 30]
     assert {world.reconciler.applied(each).error for each in world.owners} == {None}
 
 
-async def test_who_cannot_be_compiled_stops_no_other() -> None:
+async def test_owner_that_does_not_compile_stops_no_other() -> None:
     async def run() -> None:
         world = World(30)
 
@@ -168,7 +168,7 @@ async def test_who_cannot_be_compiled_stops_no_other() -> None:
     await run()
 
 
-async def test_what_is_marked_meanwhile_is_worked_on_again_and_by_what_is_true_then() -> None:
+async def test_owner_marked_during_a_batch_is_applied_again_from_the_new_model() -> None:
     world = World(30)
     renamed = replace(world.snapshot.networks["net3"], name="new")
 
@@ -183,7 +183,7 @@ async def test_what_is_marked_meanwhile_is_worked_on_again_and_by_what_is_true_t
     assert world.reconciler.applied(Owner(Kind.NETWORK, "net3")).generation == 2
 
 
-async def test_who_is_made_or_changed_while_others_are_compiled_is_not_compiled_by_what_was_before() -> None:
+async def test_owner_changed_during_compilation_uses_the_newer_model() -> None:
     """An owner that changes during a batch's compilation is compiled from the newer model, because no later pass visits
     it."""
 
@@ -212,7 +212,7 @@ async def test_who_is_made_or_changed_while_others_are_compiled_is_not_compiled_
     await run()
 
 
-async def test_what_others_change_meanwhile_is_not_believed() -> None:
+async def test_drift_during_a_batch_is_reread() -> None:
     world = World(30)
 
     def meddle() -> None:
@@ -224,7 +224,7 @@ async def test_what_others_change_meanwhile_is_not_believed() -> None:
     assert world.driver.reads[-1] == [BAD]
 
 
-async def test_one_change_waits_for_no_more_than_is_compiled_in_a_moment() -> None:
+async def test_single_change_waits_for_at_most_one_short_batch() -> None:
     async def run() -> None:
         world = World(100)
         world.snapshot = apply_changes(
@@ -232,7 +232,7 @@ async def test_one_change_waits_for_no_more_than_is_compiled_in_a_moment() -> No
         )
 
         def compile_in_steps(view: Snapshot, owner: Owner) -> Steps[Rows]:
-            world.now += TOGETHER / 9.9
+            world.now += BATCH_SECONDS / 9.9
             yield
             return OVN.compile(view, owner)
 
@@ -248,7 +248,7 @@ async def test_one_change_waits_for_no_more_than_is_compiled_in_a_moment() -> No
     await run()
 
 
-async def test_doors_are_served_while_many_are_compiled() -> None:
+async def test_api_is_served_while_many_owners_are_compiled() -> None:
     """API requests are served during a batch: each compilation is quick, but all of them together take long."""
 
     async def run() -> None:
@@ -272,7 +272,7 @@ async def test_doors_are_served_while_many_are_compiled() -> None:
     await run()
 
 
-async def test_what_a_look_at_everything_has_compiled_is_not_compiled_again() -> None:
+async def test_rows_compiled_by_a_resync_are_reused() -> None:
     world = World(100)
     assert await world.reconciler.resync() == 100
     await world.rest()
@@ -287,7 +287,7 @@ async def test_what_a_look_at_everything_has_compiled_is_not_compiled_again() ->
     assert await world.reconciler.plan() == {}
 
 
-async def test_a_restart_writes_nothing_and_the_brake_holds() -> None:
+async def test_restart_writes_nothing_and_the_mass_deletion_guard_holds() -> None:
     world = World(100)
     await world.fill()
     world.driver.transactions = []
@@ -306,7 +306,7 @@ async def test_a_restart_writes_nothing_and_the_brake_holds() -> None:
     assert (world.driver.rows, [len(each) for each in world.driver.transactions]) == ({}, [100])
 
 
-async def test_the_log_has_one_line_for_many(caplog: pytest.LogCaptureFixture) -> None:
+async def test_batch_is_logged_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
     async def run() -> None:
         world = World(30)
         world.reconciler.mark(sorted(world.owners, key=creation_order))
@@ -326,7 +326,7 @@ async def test_the_log_has_one_line_for_many(caplog: pytest.LogCaptureFixture) -
     }
 
 
-async def test_what_a_look_at_everything_found_is_applied_in_the_order_in_which_it_refers() -> None:
+async def test_resync_differences_are_applied_in_reference_order() -> None:
     """Differences found by a resync are applied in reference order; owners left over do not jump the queue."""
 
     world = World(110)

@@ -9,12 +9,18 @@ import bcrypt
 import pytest
 
 from fairlead.api.http.access_control import BASIC
-from fairlead.api.http.authentication import BadPasswordFile, HttpBasic, LoginAttempt, NobodyToAsk, anybody
+from fairlead.api.http.authentication import (
+    BadPasswordFile,
+    HttpBasic,
+    IdentityProviderUnavailable,
+    LoginAttempt,
+    authenticate_as_admin,
+)
 from fairlead.api.keystone.tokens import KeystoneTokens
 from fairlead.config.load import BadConfiguration
 from fairlead.config.options import Configuration, KeystoneOptions, ServerOptions
-from fairlead.server.authentication import challenge, check_authentication, make_authentication, read_again
-from harness.front_ends.keystone_recorded import OF_SHOP, PASSWORD, Playing, playing, token
+from fairlead.server.authentication import challenge, check_authentication, make_authentication, reload_credentials
+from harness.front_ends.keystone_recorded import PASSWORD, SHOP_SCOPE, ReplayedKeystone, replayed_keystone, token
 from harness.tls_files import certificate
 
 
@@ -35,16 +41,16 @@ def users(folder: Path) -> str:
 
 
 @pytest.fixture
-async def keystone() -> AsyncIterator[tuple[Playing, int]]:
+async def keystone() -> AsyncIterator[tuple[ReplayedKeystone, int]]:
     """Yield a Keystone that knows one token, and its port."""
-    play = Playing()
-    play.tokens["good"] = token("reader", **OF_SHOP)
-    async with playing(play) as port:
+    play = ReplayedKeystone()
+    play.tokens["good"] = token("reader", **SHOP_SCOPE)
+    async with replayed_keystone(play) as port:
         yield play, port
 
 
-def test_who_is_asked_is_what_the_configuration_says(tmp_path: Path):
-    assert make_authentication(Configuration()) is anybody
+def test_authenticator_is_selected_by_the_configuration(tmp_path: Path):
+    assert make_authentication(Configuration()) is authenticate_as_admin
     basic = ServerOptions(authentication="http_basic", password_file=users(tmp_path))
     assert isinstance(make_authentication(Configuration(server=basic)), HttpBasic)
     asked = configured(tmp_path)
@@ -56,7 +62,7 @@ def test_who_is_asked_is_what_the_configuration_says(tmp_path: Path):
     assert isinstance(both.others, HttpBasic)
 
 
-def test_who_has_no_token_is_told_where_there_are_some(tmp_path: Path):
+def test_challenge_is_basic_or_names_the_public_keystone_url(tmp_path: Path):
     assert challenge(Configuration()) == BASIC
     assert challenge(configured(tmp_path)) == 'Keystone uri="http://127.0.0.1:5000/v3"'
     public = configured(tmp_path, public_url="https://id.example.org/v3/")
@@ -64,14 +70,14 @@ def test_who_has_no_token_is_told_where_there_are_some(tmp_path: Path):
 
 
 @pytest.mark.parametrize(("content", "words"), [(b"", "is empty"), (b"\n", "is empty"), (b"\xff", "not UTF-8")])
-def test_a_password_file_without_a_password_is_told(tmp_path: Path, content: bytes, words: str):
+def test_unusable_keystone_password_file_is_an_error(tmp_path: Path, content: bytes, words: str):
     asked = configured(tmp_path)
     (tmp_path / "password").write_bytes(content)
     with pytest.raises(BadConfiguration, match=f"keystone.password_file: .*{words}"):
         make_authentication(asked)
 
 
-def test_a_file_that_vouches_for_nobody_is_told(tmp_path: Path):
+def test_ca_file_without_a_certificate_is_an_error(tmp_path: Path):
     nothing = tmp_path / "ca"
     nothing.write_text("no certificate")
     asked = configured(tmp_path, url="https://127.0.0.1:5000", ca=str(nothing))
@@ -79,7 +85,9 @@ def test_a_file_that_vouches_for_nobody_is_told(tmp_path: Path):
         make_authentication(asked)
 
 
-async def test_a_server_does_not_start_with_a_user_whom_keystone_refuses(keystone: tuple[Playing, int], tmp_path: Path):
+async def test_server_does_not_start_when_keystone_rejects_its_user(
+    keystone: tuple[ReplayedKeystone, int], tmp_path: Path
+):
     _, port = keystone
     wrong = configured(tmp_path, port, password="wrong")
     with pytest.raises(BadConfiguration, match="refuses user 'fairlead' of project 'service'") as told:
@@ -89,46 +97,46 @@ async def test_a_server_does_not_start_with_a_user_whom_keystone_refuses(keyston
     await check_authentication(make_authentication(right), right)
 
 
-async def test_it_starts_when_keystone_does_not_answer_yet(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+async def test_server_starts_while_keystone_is_unreachable(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     away = configured(tmp_path, 1)
     await check_authentication(make_authentication(away), away)
     assert "callers with tokens get 503 until it answers" in caplog.text
 
 
-async def test_it_does_not_start_when_somebody_else_answers_for_keystone(tmp_path: Path):
+async def test_server_does_not_start_when_keystone_is_untrusted(tmp_path: Path):
     serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     serving.load_cert_chain(certificate(tmp_path, "theirs"))
     ours = certificate(tmp_path, "ours")
 
-    async with playing(Playing(), serving) as port:
+    async with replayed_keystone(ReplayedKeystone(), serving) as port:
         asked = configured(tmp_path, url=f"https://127.0.0.1:{port}", ca=str(ours))
         with pytest.raises(BadConfiguration, match="its certificate is not trusted"):
             await check_authentication(make_authentication(asked), asked)
 
 
-async def test_the_password_is_read_again_and_who_was_right_is_looked_at_again(
-    keystone: tuple[Playing, int], tmp_path: Path
+async def test_reload_rereads_the_password_and_revalidates_cached_tokens(
+    keystone: tuple[ReplayedKeystone, int], tmp_path: Path
 ):
     play, port = keystone
     asked = configured(tmp_path, port, password="old")
     asked = replace(asked, server=replace(asked.server, password_file=users(tmp_path)))
     authenticate = make_authentication(asked)
-    with pytest.raises(NobodyToAsk):
+    with pytest.raises(IdentityProviderUnavailable):
         await authenticate(LoginAttempt(token="good"))
     configured(tmp_path, port, password="")
     with pytest.raises(BadConfiguration):
-        read_again(authenticate, asked)
+        reload_credentials(authenticate, asked)
     configured(tmp_path, port)
-    await read_again(authenticate, asked)()
+    await reload_credentials(authenticate, asked)()
     for _ in range(2):
         assert await authenticate(LoginAttempt(token="good")) is not None
-    await read_again(authenticate, asked)()
+    await reload_credentials(authenticate, asked)()
     assert await authenticate(LoginAttempt(token="good")) is not None
-    assert play.asked == ["good", "good"]
+    assert play.validated_tokens == ["good", "good"]
     (tmp_path / "users").write_text("nonsense\n")
     with pytest.raises(BadPasswordFile):
-        read_again(authenticate, asked)
+        reload_credentials(authenticate, asked)
 
 
-async def test_nothing_is_read_again_where_nobody_is_asked():
-    await read_again(anybody, Configuration())()  # type: ignore[arg-type]
+async def test_reload_without_authentication_does_nothing():
+    await reload_credentials(authenticate_as_admin, Configuration())()  # type: ignore[arg-type]

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from fairlead.server.client_certificates import AROUND, MOST_AROUND, make_context
+from fairlead.server.client_certificates import MAX_OVERHEAD, MAX_OVERHEAD_PER_BYTE, make_context
 from harness.front_ends.lxd_keys import make_certificate
 
 LIBRARY = ctypes.CDLL(_ssl.__file__)
@@ -93,7 +93,7 @@ def flood(client: Client, how: int) -> bytes:
 
 @pytest.mark.parametrize("how", [REQUESTED, NOT_REQUESTED])
 @pytest.mark.parametrize("at_once", [False, True])
-def test_new_keys_without_an_end_are_an_end(tmp_path: Path, how: int, at_once: bool):
+def test_endless_tls_key_updates_end_the_connection(tmp_path: Path, how: int, at_once: bool):
     server = Server(tmp_path)
     if at_once:
         meet(server, lambda client: flood(client, how))
@@ -104,19 +104,19 @@ def test_new_keys_without_an_end_are_an_end(tmp_path: Path, how: int, at_once: b
     with pytest.raises(ssl.SSLError, match="nothing was said"):
         server.session.read(2**18)
     taken = waiting - server.into.pending
-    assert taken < 2 * MOST_AROUND, "bytes that OpenSSL was given before the end"
-    assert len(server.out.read()) < 2 * MOST_AROUND
+    assert taken < 2 * MAX_OVERHEAD, "bytes that OpenSSL was given before the end"
+    assert len(server.out.read()) < 2 * MAX_OVERHEAD
 
 
-def test_who_says_something_may_have_new_keys(tmp_path: Path):
+def test_tls_key_updates_with_data_are_accepted(tmp_path: Path):
     server = Server(tmp_path)
     client = meet(server)
-    words = b"x" * (27 // AROUND + 1)
-    each = [client.renew_keys(REQUESTED) + client.say(words + b"y") for _ in range(2 * MOST_AROUND // 27)]
+    words = b"x" * (27 // MAX_OVERHEAD_PER_BYTE + 1)
+    each = [client.renew_keys(REQUESTED) + client.say(words + b"y") for _ in range(2 * MAX_OVERHEAD // 27)]
     assert server.take(b"".join(each)) == (words + b"y") * len(each)
 
 
-def test_what_is_said_is_taken_however_it_comes(tmp_path: Path):
+def test_tls_data_is_received_in_any_fragmentation(tmp_path: Path):
     server = Server(tmp_path)
     client = meet(server)
     text = bytes(range(256)) * 600

@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 
 from fairlead.agent_protocol.enrolment import read_token
-from fairlead.agent_protocol.reports import LARGEST_REPORT, MOST_SIGHTINGS
-from fairlead.api.agents.slice_stream import COMES_AGAIN
+from fairlead.agent_protocol.reports import MAX_PROBE_RESULTS, MAX_REPORT_BYTES
+from fairlead.api.agents.slice_stream import RECONNECT_BURST
 from fairlead.http.server_client import ServerError
 from fairlead.model.registry.slices import slice_of
-from fairlead.node.channel import Channel, Slice
+from fairlead.node.channel import NodeSlice, SliceReceiver
 from fairlead.node.connection import Connection, Remote
 from fairlead.node.identity import NoIdentity, _request, enrol
 from harness.agents import running
 from harness.front_ends.lxd_keys import make_certificate
-from harness.nodes import Deployed, play
+from harness.nodes import NodesDeployment, play
 from harness.reports import REPORT
 from harness.waiting import eventually
 
@@ -37,14 +37,14 @@ def report(*sightings: Any, **more: Any) -> dict[str, Any]:
 
 async def refused(connection: Connection, method: str, path: str, body: Any = None) -> tuple[int | None, str]:
     with pytest.raises(ServerError) as error:
-        await connection.ask(method, path, body)
+        await connection.request(method, path, body)
     return error.value.status, str(error.value)
 
 
-def attack(folder: Path, story: Callable[[Deployed, Connection], Any]) -> None:
+def attack(folder: Path, story: Callable[[NodesDeployment, Connection], Any]) -> None:
     """Run the story with the certificate of chassis `one`; `two` is another node."""
 
-    async def told(stage: Deployed) -> None:
+    async def told(stage: NodesDeployment) -> None:
         connection = stage.connection(await stage.enrol("one"))
         await stage.enrol("two")
         try:
@@ -55,9 +55,9 @@ def attack(folder: Path, story: Callable[[Deployed, Connection], Any]) -> None:
     play(folder, told)
 
 
-def test_what_it_says_of_others_members_changes_nothing(tmp_path: Path):
-    async def story(stage: Deployed, connection: Connection) -> None:
-        told = await connection.ask("POST", "/agent/chassis/one/report", report(THEIRS))
+def test_probe_result_for_a_member_of_another_node_is_rejected(tmp_path: Path):
+    async def story(stage: NodesDeployment, connection: Connection) -> None:
+        told = await connection.request("POST", "/agent/chassis/one/report", report(THEIRS))
         ((endpoint, why),) = told["refused"]
         assert (endpoint[:4], why) == (THEIRS[0][:4], "it is not for this chassis to probe")
         assert not stage.snapshot.sightings
@@ -66,17 +66,17 @@ def test_what_it_says_of_others_members_changes_nothing(tmp_path: Path):
     attack(tmp_path, story)
 
 
-def test_it_cannot_say_that_another_one_has_seen_it(tmp_path: Path):
-    async def story(stage: Deployed, connection: Connection) -> None:
-        await connection.ask("POST", "/agent/chassis/one/report", report(OWN))
+def test_probe_result_is_stored_under_the_reporting_node(tmp_path: Path):
+    async def story(stage: NodesDeployment, connection: Connection) -> None:
+        await connection.request("POST", "/agent/chassis/one/report", report(OWN))
         (sighting,) = stage.snapshot.sightings.values()
         assert sighting.chassis == "one"
 
     attack(tmp_path, story)
 
 
-def test_it_cannot_take_anothers_name(tmp_path: Path):
-    async def story(stage: Deployed, connection: Connection) -> None:
+def test_agent_cannot_act_for_another_node(tmp_path: Path):
+    async def story(stage: NodesDeployment, connection: Connection) -> None:
         before = stage.snapshot
         for method, path, body in (
             ("POST", "/agent/chassis/two/report", report(THEIRS)),
@@ -93,17 +93,17 @@ def test_it_cannot_take_anothers_name(tmp_path: Path):
     attack(tmp_path, story)
 
 
-def test_a_request_for_anothers_certificate_gives_it_its_own(tmp_path: Path):
-    async def story(stage: Deployed, connection: Connection) -> None:
-        told = await connection.ask("POST", "/agent/chassis/one/certificate", {"request": _request("two")[1]})
+def test_certificate_request_for_another_node_yields_the_own_name(tmp_path: Path):
+    async def story(stage: NodesDeployment, connection: Connection) -> None:
+        told = await connection.request("POST", "/agent/chassis/one/certificate", {"request": _request("two")[1]})
         assert told["chassis"] == "one"
         assert len(stage.snapshot.nodes["two"].certificates) == 1
 
     attack(tmp_path, story)
 
 
-def test_other_doors_are_not_there(tmp_path: Path):
-    async def story(stage: Deployed, connection: Connection) -> None:
+def test_agent_listener_serves_no_other_api(tmp_path: Path):
+    async def story(stage: NodesDeployment, connection: Connection) -> None:
         for path in ("/network/v2.0/networks", "/load-balancer/v2.0/lbaas/loadbalancers", "/operator/chassis", "/1.0"):
             assert (await refused(connection, "GET", path))[0] == 404
         assert (await refused(connection, "POST", "/operator/chassis/two/token"))[0] == 404
@@ -111,8 +111,8 @@ def test_other_doors_are_not_there(tmp_path: Path):
     attack(tmp_path, story)
 
 
-def test_its_slice_is_of_its_own_chassis_and_holds_no_secret(tmp_path: Path):
-    async def story(stage: Deployed, connection: Connection) -> None:
+def test_slice_contains_only_the_own_node_and_no_secret(tmp_path: Path):
+    async def story(stage: NodesDeployment, connection: Connection) -> None:
         await stage.token("three")
         texts: list[bytes] = []
         with contextlib.suppress(ServerError):
@@ -131,7 +131,7 @@ def test_its_slice_is_of_its_own_chassis_and_holds_no_secret(tmp_path: Path):
 @pytest.mark.parametrize(
     ("body", "status", "text"),
     [
-        (report(*[OWN] * (MOST_SIGHTINGS + 1)), 400, "at most 2000"),
+        (report(*[OWN] * (MAX_PROBE_RESULTS + 1)), 400, "at most 2000"),
         (report([["vm1"], SEEN]), 400, "no Endpoint"),
         (report([OWN[0], {**SEEN, "health": "its node is dead: it confirms nothing any more"}]), 400, "STRANDED"),
         (report([OWN[0], {**SEEN, "latency": -1}]), 400, "latency"),
@@ -139,12 +139,12 @@ def test_its_slice_is_of_its_own_chassis_and_holds_no_secret(tmp_path: Path):
         (report(heartbeat=10**9), 400, "heartbeat"),
         (report(since="2026-01-01T12:00:00"), 400, "time zone"),
         ({**REPORT, **dict.fromkeys(map(str, range(30)), 1)}, 400, "More than 16 unknown attributes"),
-        ({**REPORT, "host": "x" * LARGEST_REPORT}, 413, "larger than"),
+        ({**REPORT, "host": "x" * MAX_REPORT_BYTES}, 413, "larger than"),
     ],
     ids=str.split("many endpoint health latency version heartbeat since unknown large"),
 )
-def test_what_is_too_large_or_wrong_is_refused_with_a_reason(tmp_path: Path, body: Any, status: int, text: str):
-    async def story(stage: Deployed, connection: Connection) -> None:
+def test_invalid_report_is_rejected_with_a_reason(tmp_path: Path, body: Any, status: int, text: str):
+    async def story(stage: NodesDeployment, connection: Connection) -> None:
         before = stage.snapshot
         found = await refused(connection, "POST", "/agent/chassis/one/report", body)
         assert (found[0], text in found[1]) == (status, True), found
@@ -153,11 +153,11 @@ def test_what_is_too_large_or_wrong_is_refused_with_a_reason(tmp_path: Path, bod
     attack(tmp_path, story)
 
 
-def test_a_flood_of_watches_ends_its_own_and_no_others(tmp_path: Path):
-    async def story(stage: Deployed, connection: Connection) -> None:
-        honest, identity = Slice("two", tmp_path / "slice"), await stage.enrol("two")
+def test_watch_flood_disconnects_only_the_flooding_agent(tmp_path: Path):
+    async def story(stage: NodesDeployment, connection: Connection) -> None:
+        honest, identity = NodeSlice("two", tmp_path / "slice"), await stage.enrol("two")
         own = stage.remote(await stage.enrol("one"))
-        async with running(Channel(honest, lambda: [stage.remote(identity)]).run):
+        async with running(SliceReceiver(honest, lambda: [stage.remote(identity)]).run):
             await eventually(honest.ready.is_set)
             outcomes: list[int | None] = []
 
@@ -171,13 +171,13 @@ def test_a_flood_of_watches_ends_its_own_and_no_others(tmp_path: Path):
                 finally:
                     connection.close()
 
-            tasks = [asyncio.create_task(watch()) for _ in range(3 * COMES_AGAIN)]
-            await eventually(lambda: len(outcomes) >= 3 * COMES_AGAIN - 3)
+            tasks = [asyncio.create_task(watch()) for _ in range(3 * RECONNECT_BURST)]
+            await eventually(lambda: len(outcomes) >= 3 * RECONNECT_BURST - 3)
             assert 429 in outcomes
-            assert stage.services.nodes.channel.listening <= 2
+            assert stage.services.nodes.channel.connected_count <= 2
             documents = slice_of(stage.snapshot, "two")
             assert honest.snapshot.generations == documents.generations
-            assert stage.services.nodes.channel.listens("two")
+            assert stage.services.nodes.channel.is_connected("two")
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -186,15 +186,15 @@ def test_a_flood_of_watches_ends_its_own_and_no_others(tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_a_flood_of_reports_is_slowed_down(tmp_path: Path):
-    async def story(stage: Deployed, connection: Connection) -> None:
+def test_report_flood_is_rate_limited_per_node(tmp_path: Path):
+    async def story(stage: NodesDeployment, connection: Connection) -> None:
         statuses = set[int | None]()
         remote = stage.remote(await stage.enrol("one"))
 
         async def flood(connection: Connection) -> None:
             while not statuses:
                 try:
-                    await connection.ask("POST", "/agent/chassis/one/report", report())
+                    await connection.request("POST", "/agent/chassis/one/report", report())
                 except ServerError as error:
                     statuses.add(error.status)
             connection.close()
@@ -202,14 +202,14 @@ def test_a_flood_of_reports_is_slowed_down(tmp_path: Path):
         await asyncio.gather(*(flood(Connection(remote, 5.0)) for _ in range(6)))
         assert statuses == {429}
         other = stage.connection(await stage.enrol("two"))
-        await other.ask("POST", "/agent/chassis/two/report", report())
+        await other.request("POST", "/agent/chassis/two/report", report())
         other.close()
 
     attack(tmp_path, story)
 
 
-def test_tokens_cannot_be_guessed(tmp_path: Path):
-    async def story(stage: Deployed, connection: Connection) -> None:
+def test_enrolment_token_guesses_are_rate_limited(tmp_path: Path):
+    async def story(stage: NodesDeployment, connection: Connection) -> None:
         token = read_token(await stage.token("three"))
         statuses = []
         for _ in range(10):
@@ -221,8 +221,8 @@ def test_tokens_cannot_be_guessed(tmp_path: Path):
     attack(tmp_path, story)
 
 
-def test_a_request_that_is_none_spends_no_token(tmp_path: Path):
-    async def story(stage: Deployed, connection: Connection) -> None:
+def test_invalid_certificate_request_does_not_consume_the_token(tmp_path: Path):
+    async def story(stage: NodesDeployment, connection: Connection) -> None:
         token = read_token(await stage.token("three"))
         for text in ("", "nonsense", _request("three")[1].replace("A", "B", 5)):
             status, _ = await refused(connection, "POST", "/agent/enrol", {"token": token.secret, "request": text})
@@ -234,8 +234,8 @@ def test_a_request_that_is_none_spends_no_token(tmp_path: Path):
     attack(tmp_path, story)
 
 
-def test_who_has_no_certificate_of_ours_gets_nothing(tmp_path: Path):
-    async def story(stage: Deployed, connection: Connection) -> None:
+def test_client_without_a_known_certificate_is_rejected(tmp_path: Path):
+    async def story(stage: NodesDeployment, connection: Connection) -> None:
         anyone = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         anyone.check_hostname, anyone.verify_mode = False, ssl.CERT_NONE
         stranger = Connection(Remote(url=stage.url, tls=anyone), 5.0)
@@ -247,6 +247,6 @@ def test_who_has_no_certificate_of_ours_gets_nothing(tmp_path: Path):
         (tmp_path / "own.pem").write_text(ssl.DER_cert_to_PEM_cert(der) + key.decode())
         anyone.load_cert_chain(tmp_path / "own.pem")
         with pytest.raises(ServerError, match=r"does not answer|hung up"):  # TLS 1.3 reports it with the first response
-            await Connection(Remote(url=stage.url, tls=anyone), 5.0).ask("GET", "/agent/authority")
+            await Connection(Remote(url=stage.url, tls=anyone), 5.0).request("GET", "/agent/authority")
 
     attack(tmp_path, story)

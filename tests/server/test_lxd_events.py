@@ -18,21 +18,21 @@ from fairlead.api.lxd import events
 from fairlead.model.documents.trust import Project
 from fairlead.model.registry.changeset import Changes
 from harness.front_ends.lxd_keys import base64_of, make_certificate
-from harness.lxd_server import Served, identity, served
+from harness.lxd_server import LxdListener, identity, served
 from harness.waiting import eventually
 
 
 @pytest.fixture
-async def place(tmp_path: Path) -> AsyncIterator[Served]:
+async def place(tmp_path: Path) -> AsyncIterator[LxdListener]:
     async with served(tmp_path) as place:
         yield place
 
 
-def listen(place: Served, query: str = "") -> Any:
+def listen(place: LxdListener, query: str = "") -> Any:
     return unix_connect(str(place.socket), f"ws://host/1.0/events{query}")
 
 
-def listen_by(place: Served, own: Path | None, query: str = "") -> Any:
+def listen_by(place: LxdListener, own: Path | None, query: str = "") -> Any:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     if own is not None:
@@ -54,15 +54,15 @@ async def refused(connection: Any) -> tuple[int, str]:
     return told["error_code"], told["error"]
 
 
-async def test_what_happens_is_told(place: Served):
+async def test_lifecycle_event_reaches_its_listeners(place: LxdListener):
     async with listen(place, "?type=lifecycle&all-projects=true") as everything, listen(place) as default:
-        await place.ask_socket("POST", "/1.0/projects", {"name": "shop"})
+        await place.request_on_socket("POST", "/1.0/projects", {"name": "shop"})
         told = json.loads(await everything.recv())
         assert told["metadata"]["action"] == "project-created"
         assert told["metadata"]["source"] == "/1.0/projects/shop"
         assert told["metadata"]["requestor"]["protocol"] == "unix"
         assert told["location"] == "none"
-        await place.ask_socket("POST", "/1.0/certificates", {"token": True, "type": "client"})
+        await place.request_on_socket("POST", "/1.0/certificates", {"token": True, "type": "client"})
         (line,) = await heard(default, 1)
         assert line.startswith("default certificate-token-created /1.0/operations/")
 
@@ -72,7 +72,7 @@ async def test_what_happens_is_told(place: Served):
     ["content-length: 5", "transfer-encoding: chunked", f"x: {'x' * 9000}", "\r\n".join(["x: y"] * 150)],
     ids=["a body", "chunks", "a long field", "many fields"],
 )
-async def test_what_is_no_request_for_a_websocket_ends_at_once(place: Served, field: str):
+async def test_invalid_websocket_upgrade_is_rejected(place: LxdListener, field: str):
     """Invalid websocket upgrades are rejected immediately, because the connection would stay open without limit."""
 
     reader, writer = await place.connect()
@@ -82,28 +82,28 @@ async def test_what_is_no_request_for_a_websocket_ends_at_once(place: Served, fi
     writer.close()
 
 
-async def test_who_is_restricted_hears_of_theirs_while_they_are_trusted(place: Served, tmp_path: Path):
+async def test_restricted_client_receives_own_events_until_trust_is_revoked(place: LxdListener, tmp_path: Path):
     own, fingerprint = identity(tmp_path)
 
-    await place.place.model.write(lambda _: Changes(puts=(Project(name="shop"), Project(name="bank"))))
+    await place.server.model.write(lambda _: Changes(puts=(Project(name="shop"), Project(name="bank"))))
     body = {"certificate": base64_of(make_certificate("client")[0]), "type": "client", "restricted": True}
-    await place.ask_socket("POST", "/1.0/certificates", {**body, "projects": ["shop"]})
+    await place.request_on_socket("POST", "/1.0/certificates", {**body, "projects": ["shop"]})
     async with listen_by(place, own, "?all-projects=1") as mine, listen_by(place, own, "?project=shop") as shop:
-        await place.ask_socket("PATCH", "/1.0/projects/bank", {"description": "x"})
-        await place.ask_socket("POST", "/1.0/certificates", {"token": True, "type": "client"})
-        await place.ask_socket("PATCH", "/1.0/projects/shop", {"description": "x"})
+        await place.request_on_socket("PATCH", "/1.0/projects/bank", {"description": "x"})
+        await place.request_on_socket("POST", "/1.0/certificates", {"token": True, "type": "client"})
+        await place.request_on_socket("PATCH", "/1.0/projects/shop", {"description": "x"})
         for each in (mine, shop):
             assert await heard(each, 1) == ["shop project-updated /1.0/projects/shop"]
         code, _ = await refused(listen_by(place, own, "?project=bank"))
         assert code == 403
-        await place.ask_socket("DELETE", f"/1.0/certificates/{fingerprint}")
-        await place.ask_socket("PATCH", "/1.0/projects/shop", {"description": "y"})
+        await place.request_on_socket("DELETE", f"/1.0/certificates/{fingerprint}")
+        await place.request_on_socket("PATCH", "/1.0/projects/shop", {"description": "y"})
         for each in (mine, shop):
             with pytest.raises(ConnectionClosed):
                 await each.recv()
 
 
-async def test_who_may_not_listen_is_told_so(place: Served, tmp_path: Path):
+async def test_unauthorized_or_invalid_event_listener_gets_an_error(place: LxdListener, tmp_path: Path):
     own, _ = identity(tmp_path)
 
     for who in (None, own):
@@ -112,13 +112,13 @@ async def test_who_may_not_listen_is_told_so(place: Served, tmp_path: Path):
     assert await refused(listen(place, "?project=nope")) == (404, "Project not found")
     both = await refused(listen(place, "?project=default&all-projects=true"))
     assert both == (400, "Cannot specify a project when requesting all projects")
-    status, told = await place.ask_socket("GET", "/1.0/events")
+    status, told = await place.request_on_socket("GET", "/1.0/events")
     assert (status, told["error"]) == (400, "websocket: the client is not using the websocket protocol")
 
 
-async def test_so_many_listen_and_no_more(place: Served, monkeypatch: pytest.MonkeyPatch):
-    assert events.MOST_OF_ONE > 2
-    monkeypatch.setattr(events, "MOST_OF_ONE", 2)
+async def test_event_listeners_of_one_client_are_limited(place: LxdListener, monkeypatch: pytest.MonkeyPatch):
+    assert events.MAX_LISTENERS_PER_USER > 2
+    monkeypatch.setattr(events, "MAX_LISTENERS_PER_USER", 2)
 
     async with listen(place), listen(place):
         with pytest.raises(InvalidStatus) as full:
@@ -133,38 +133,40 @@ async def test_so_many_listen_and_no_more(place: Served, monkeypatch: pytest.Mon
     await eventually(is_let_in, "the places of those that left", retry=(InvalidStatus,))
 
 
-def test_who_is_restricted_takes_no_place_of_another_projects_and_none_that_is_kept():
-    place = events.Events()
+def test_restricted_listeners_use_only_the_share_of_their_projects():
+    place = events.EventBus()
     with contextlib.ExitStack() as stack:
 
         def comes(who: str, *projects: str) -> bool:
-            listener = events.Listener(who=who, project=None, restricted=bool(projects), projects=frozenset(projects))
+            listener = events.EventListener(
+                user=who, project=None, restricted=bool(projects), projects=frozenset(projects)
+            )
             with contextlib.suppress(ApiError):
-                stack.enter_context(place.listening(listener))
+                stack.enter_context(place.register(listener))
                 return True
             return False
 
-        assert all(comes(f"certificate {number}", "shop") for number in range(events.MOST_OF_PROJECT))
+        assert all(comes(f"certificate {number}", "shop") for number in range(events.MAX_LISTENERS_PER_PROJECT))
         assert not comes("one more", "shop")
         assert not comes("of both", "bank", "shop")
-        rest = events.MOST_LISTENERS - events.KEPT - events.MOST_OF_PROJECT
+        rest = events.MAX_LISTENERS - events.RESERVED_FOR_ADMINISTRATORS - events.MAX_LISTENERS_PER_PROJECT
         assert all(comes(f"other {number}", f"project {number}") for number in range(rest))
         assert not comes("one more", "bank")
-        assert all(comes(f"operator {number}") for number in range(events.KEPT))
+        assert all(comes(f"operator {number}") for number in range(events.RESERVED_FOR_ADMINISTRATORS))
         assert not comes("one more operator")
     with contextlib.ExitStack() as stack:
         assert comes("of both", "bank", "shop")
 
 
-async def test_all_certificates_of_a_project_are_counted_together(
-    place: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_event_listeners_of_a_project_are_counted_over_all_certificates(
+    place: LxdListener, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(events, "MOST_OF_PROJECT", 1)
+    monkeypatch.setattr(events, "MAX_LISTENERS_PER_PROJECT", 1)
     own, _ = identity(tmp_path)
 
-    await place.place.model.write(lambda _: Changes(puts=(Project(name="shop"), Project(name="bank"))))
+    await place.server.model.write(lambda _: Changes(puts=(Project(name="shop"), Project(name="bank"))))
     body = {"certificate": base64_of(make_certificate("client")[0]), "type": "client", "restricted": True}
-    await place.ask_socket("POST", "/1.0/certificates", {**body, "projects": ["shop", "bank"]})
+    await place.request_on_socket("POST", "/1.0/certificates", {**body, "projects": ["shop", "bank"]})
     async with listen_by(place, own, "?project=shop"), listen(place, "?project=shop"), listen(place):
         for query in ("?project=shop", "?all-projects=true"):
             assert (await refused(listen_by(place, own, query)))[0] == 429
@@ -172,7 +174,7 @@ async def test_all_certificates_of_a_project_are_counted_together(
             pass
 
 
-async def test_who_speaks_is_dropped(place: Served):
+async def test_event_client_that_sends_data_is_disconnected(place: LxdListener):
     async with listen(place) as websocket:
         await websocket.send("x")
         with pytest.raises(ConnectionClosed) as caught:
@@ -181,7 +183,7 @@ async def test_who_speaks_is_dropped(place: Served):
         assert caught.value.rcvd.code == 1003
 
 
-async def open_raw(place: Served) -> socket.socket:
+async def open_raw(place: LxdListener) -> socket.socket:
     """Open an event stream that is not read after the upgrade."""
     loop = asyncio.get_running_loop()
     found = socket.socket(socket.AF_UNIX)
@@ -195,15 +197,15 @@ async def open_raw(place: Served) -> socket.socket:
     return found
 
 
-async def test_who_takes_nothing_is_dropped(place: Served, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(events, "LONGEST_QUEUE", 4)
+async def test_event_client_that_reads_nothing_is_disconnected(place: LxdListener, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(events, "MAX_QUEUED_EVENTS", 4)
     # large events, so that few fill the buffers
     monkeypatch.setattr(events, "requestor", lambda _: {"username": "x" * 2**18})
 
     silent, loop = await open_raw(place), asyncio.get_running_loop()
     async with listen(place) as other:
         for number in range(10):
-            await place.ask_socket("PATCH", "/1.0/projects/default", {"description": str(number)})
+            await place.request_on_socket("PATCH", "/1.0/projects/default", {"description": str(number)})
             await other.recv()
     found = b"-"
     with contextlib.suppress(ConnectionError):
@@ -218,10 +220,10 @@ async def flood(to: socket.socket, data: bytes) -> None:
         await asyncio.get_running_loop().sock_sendall(to, data)
 
 
-async def test_a_flood_of_pings_is_no_way_to_fill_memory(place: Served):
+async def test_event_client_that_floods_pings_is_disconnected(place: LxdListener):
     silent = await open_raw(place)
     ping = bytes([0x89, 0x80 | 125]) + b"\0\0\0\0" + b"p" * 125
     with pytest.raises(ConnectionError):
         await flood(silent, ping * 100)
     silent.close()
-    assert (await place.ask_socket("GET", "/1.0"))[0] == 200
+    assert (await place.request_on_socket("GET", "/1.0"))[0] == 200

@@ -10,11 +10,11 @@ import pytest
 from fairlead.model.documents.hosts import Host
 from fairlead.model.documents.loadbalancer import LoadBalancer, MovedSlots
 from fairlead.model.registry.changeset import Changes
-from fairlead.server.maintenance import forget_parted
+from fairlead.server.maintenance import forget_removed_members
 from fairlead.store.model import Model
 from fairlead.store.sqlite import SqliteStore
 from harness.agents import running
-from harness.native_language import MOVING
+from harness.native_language import TRANSITION
 from harness.story import parse_model
 from harness.waiting import eventually
 
@@ -28,7 +28,7 @@ web vip=203.0.113.5 on=pool provider=native tcp:80=a/10.1.0.11:80
 
 
 @pytest.mark.virtual_clock
-async def test_who_stood_in_and_whose_slots_were_others_is_forgotten(tmp_path: Path):
+async def test_expired_substitute_and_moved_slot_records_are_deleted(tmp_path: Path):
     """Expired records of returning hosts and moved slots are deleted; those of draining hosts, or not yet expired, are
     kept."""
     later = datetime.now(UTC) + timedelta(hours=1)
@@ -39,7 +39,7 @@ async def test_who_stood_in_and_whose_slots_were_others_is_forgotten(tmp_path: P
                 return replace(document, returning_until=later)
             case LoadBalancer():
                 (front,), before = document.listeners, document.pools[0].members[0].address
-                moved = MovedSlots(listener_id=front.id, before=before, slots=(7,), until=MOVING.until)
+                moved = MovedSlots(listener_id=front.id, before=before, slots=(7,), until=TRANSITION.expires_at)
                 return replace(document, moved=(moved,))
         return document
 
@@ -47,7 +47,7 @@ async def test_who_stood_in_and_whose_slots_were_others_is_forgotten(tmp_path: P
     model = await Model.load(store, lambda snapshot, owner: None)
     documents = tuple(aged(each) for each in parse_model(MODEL.strip(), {})[0].values())
     await model.write(lambda _: Changes(puts=documents))  # type: ignore[arg-type]
-    async with running(partial(forget_parted, model)):
+    async with running(partial(forget_removed_members, model)):
         await eventually(lambda: model.snapshot.hosts["h1"].returning_until is None)
         await eventually(lambda: not model.snapshot.parting)
     assert model.snapshot.load_balancers["web"].moved == ()

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from harness.certificates import Authority, key_pem
-from harness.etcd import started
+from harness.etcd import etcd_cluster
 from harness.lab.servers import NETWORKS, serving
 from harness.waiting import wait_equal, wait_until
 
@@ -17,7 +17,7 @@ NOWHERE = SimpleNamespace(northbound="unix:/nonexistent/ovnnb.sock")
 ROOT = "--user=root:s3cret-of-root"
 
 
-def test_a_server_goes_on_with_the_new_password(tmp_path: Path):
+def test_sighup_applies_the_new_etcd_password(tmp_path: Path):
     authority = Authority()
     member = authority.issue("member", "127.0.0.1")
     files = {"ca": authority.pem, "member": member.pem, "member.key": key_pem(member.key)}
@@ -27,7 +27,7 @@ def test_a_server_goes_on_with_the_new_password(tmp_path: Path):
     password.touch(mode=0o600)
     password.write_text("s3cret-of-old")
     options = (f"--cert-file={tmp_path}/member", f"--key-file={tmp_path}/member.key")
-    with started(*options, tls=(f"--cacert={tmp_path}/ca",)) as etcd:
+    with etcd_cluster(*options, tls=(f"--cacert={tmp_path}/ca",)) as etcd:
         for line in ("user add root:s3cret-of-root", "user grant-role root root", "user add fl:s3cret-of-old"):
             etcd.ctl(*line.split())
         for line in ("role add fl", "role grant-permission fl readwrite --prefix=true ours/", "user grant-role fl fl"):
@@ -35,7 +35,7 @@ def test_a_server_goes_on_with_the_new_password(tmp_path: Path):
         etcd.ctl("auth", "enable")
         store = {"URL": f"{etcd.url}/ours", "CA": f"{tmp_path}/ca", "USER": "fl", "PASSWORD_FILE": str(password)}
         with serving(NOWHERE, tmp_path, **{f"FAIRLEAD_STORE_{name}": value for name, value in store.items()}) as server:
-            server.make(NETWORKS, "network", name="before")
+            server.create(NETWORKS, "network", name="before")
             etcd.ctl(ROOT, "user", "passwd", "--interactive=false", "fl", given="s3cret-of-new")
             made = {"network": {"name": "after"}}
             wait_equal(lambda: server.client.post(NETWORKS, json=made).status_code, 503)

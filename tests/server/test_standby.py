@@ -10,7 +10,7 @@ import pytest
 
 from fairlead.store.sqlite import SqliteStore
 from harness import goldens
-from harness.lab.servers import LBS, NETWORKS, Server, serving
+from harness.lab.servers import LBS, NETWORKS, FairleadProcess, serving
 from harness.waiting import DEADLINE, wait_until
 
 pytestmark = pytest.mark.slow
@@ -42,7 +42,7 @@ async def head(folder: Path) -> int:
         await store.close()
 
 
-def stands_by(server: Server) -> bool:
+def is_standby(server: FairleadProcess) -> bool:
     """Return whether the server is in standby; between the two modes no socket listens for a moment."""
     try:
         answer = server.client.get("/readyz")
@@ -51,18 +51,18 @@ def stands_by(server: Server) -> bool:
     return answer.status_code == 503 and "stands by: a newer version" in answer.text
 
 
-def goes_on(server: Server) -> bool:
+def takes_over(server: FairleadProcess) -> bool:
     try:
         return server.client.get("/").status_code == 200
     except httpx.TransportError:
         return False
 
 
-async def test_it_stands_by_while_a_newer_document_is_there_and_goes_on_afterwards(tmp_path: Path):
+async def test_server_is_standby_while_a_newer_document_exists(tmp_path: Path):
     with serving(NOWHERE, tmp_path) as server:
-        server.make(NETWORKS, "network", name="before")
+        server.create(NETWORKS, "network", name="before")
         written = await change(tmp_path, {KEY: newer()})
-        wait_until(lambda: stands_by(server))
+        wait_until(lambda: is_standby(server))
         assert server.client.get("/healthz").status_code == 200
         for answer in (
             server.client.get(NETWORKS),
@@ -75,15 +75,15 @@ async def test_it_stands_by_while_a_newer_document_is_there_and_goes_on_afterwar
         assert server.log.read_text().count("standing by, and writing nothing: network/net9: a newer version") == 1
 
         await change(tmp_path, {}, (KEY,))
-        wait_until(lambda: goes_on(server))
+        wait_until(lambda: takes_over(server))
         assert [each["name"] for each in server.client.get(NETWORKS).json()["networks"]] == ["before"]
         server.process.terminate()
         assert server.process.wait(DEADLINE) == 0
 
 
-async def test_a_start_on_newer_documents_stands_by_and_ends_when_it_is_told(tmp_path: Path):
+async def test_server_started_on_newer_documents_is_standby_and_stops(tmp_path: Path):
     await change(tmp_path, {KEY: newer()})
     with serving(NOWHERE, tmp_path) as server:
-        assert stands_by(server)
+        assert is_standby(server)
         server.process.terminate()
         assert server.process.wait(DEADLINE) == 0

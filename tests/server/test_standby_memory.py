@@ -101,18 +101,18 @@ async def hang(remote: Remote, asked: asyncio.Event) -> None:
     """Run a long poll until the server stops serving."""
     connection = Connection(remote, DEADLINE)
     with contextlib.suppress(ServerError):
-        cursor = (await connection.ask("GET", "/plugin/news"))["cursor"]
+        cursor = (await connection.request("GET", "/plugin/news"))["cursor"]
         asked.set()
-        await connection.ask("GET", f"/plugin/news?since={cursor}&wait=20")
+        await connection.request("GET", f"/plugin/news?since={cursor}&wait=20")
     connection.close()
 
 
-async def meet_while_it_works(folder: Path, living: weakref.WeakSet[Any]) -> None:
+async def upgrade_while_active(folder: Path, living: weakref.WeakSet[Any]) -> None:
     async with serving(folder) as remote:
         await answers(remote, "ready")
         kept = [Connection(remote, DEADLINE) for _ in range(3)]
         for each in kept:
-            await each.ask("GET", "/network/v2.0/networks")
+            await each.request("GET", "/network/v2.0/networks")
         asked = asyncio.Event()
         hanging = asyncio.create_task(hang(remote, asked))
         await asked.wait()
@@ -135,8 +135,8 @@ async def meet_at_the_start(folder: Path, living: weakref.WeakSet[Any]) -> None:
         assert len(living) == 0
 
 
-@pytest.mark.parametrize("meet", [pytest.param(meet_while_it_works, marks=pytest.mark.extended), meet_at_the_start])
-async def test_a_server_that_stands_by_keeps_nothing_of_its_model(
+@pytest.mark.parametrize("meet", [pytest.param(upgrade_while_active, marks=pytest.mark.extended), meet_at_the_start])
+async def test_standby_server_frees_its_model(
     tmp_path: Path, living: weakref.WeakSet[Any], collected_by_hand: None, meet: Callable[..., Any]
 ):
     await meet(tmp_path, living)

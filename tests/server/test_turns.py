@@ -83,7 +83,7 @@ class Turns:
 
 @pytest.fixture
 def turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Turns]:
-    monkeypatch.setattr(standby, "LOOK_AGAIN", 0.05)
+    monkeypatch.setattr(standby, "POLL_INTERVAL", 0.05)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as hears:
         hears.bind(f"{tmp_path}/notify")
         monkeypatch.setenv("NOTIFY_SOCKET", f"{tmp_path}/notify")
@@ -118,41 +118,39 @@ def newer() -> bytes:
     return json.dumps({**network, "id": "net9", "format": 2}).encode()
 
 
-async def stand_by_and_go_on(turns: Turns) -> None:
+async def stop_and_resume(turns: Turns) -> None:
     await turns.change({KEY: newer()})
     await eventually_equal(turns.answers, 503)
     await turns.change({}, (KEY,))
     await eventually_equal(turns.answers, 200)
 
 
-async def test_only_the_end_of_the_process_is_told_as_an_end(turns: Turns):
+async def test_stopping_is_notified_only_at_the_end_of_the_process(turns: Turns):
     """STOPPING=1 is sent only at the end of the process, because systemd kills a process that continues after it."""
 
     async with serving(turns):
-        await stand_by_and_go_on(turns)
+        await stop_and_resume(turns)
         assert set(turns.heard()) == {"READY=1"}
         end()
     assert turns.heard() == ["READY=1"] * 3 + ["STOPPING=1"]
 
 
-def outgrow(model: Model) -> None:
+def upgrade_format(model: Model) -> None:
     """Act as if the feed had brought documents of a newer release."""
-    model.newer = NEWER
-    model.outgrown.set()
+    model.newer_document = NEWER
+    model.newer_format_seen.set()
 
 
-@pytest.mark.parametrize("order", [(outgrow, end), (end, outgrow)], ids=["then the end", "after the end"])
-async def test_who_was_told_to_end_ends_whatever_else_it_meets(turns: Turns, order: tuple[Callable[..., None], ...]):
+@pytest.mark.parametrize("order", [(upgrade_format, end), (end, upgrade_format)], ids=["then the end", "after the end"])
+async def test_stop_takes_precedence_over_a_switch_to_standby(turns: Turns, order: tuple[Callable[..., None], ...]):
     async with serving(turns):
         for each in order:
-            each(turns.model) if each is outgrow else each()
+            each(turns.model) if each is upgrade_format else each()
         await asyncio.sleep(0)
     assert turns.heard() == ["READY=1", "STOPPING=1"]
 
 
-async def test_who_was_told_to_end_while_it_stands_by_ends_although_it_could_go_on(
-    turns: Turns, monkeypatch: pytest.MonkeyPatch
-):
+async def test_stop_during_standby_takes_precedence_over_resuming(turns: Turns, monkeypatch: pytest.MonkeyPatch):
     """A standby that is stopped exits, even if the newer document disappears at the same moment."""
 
     gone = asyncio.Event()
@@ -165,13 +163,13 @@ async def test_who_was_told_to_end_while_it_stands_by_ends_although_it_could_go_
     monkeypatch.setattr(standby, "_is_readable", is_readable)
 
     async with serving(turns):
-        outgrow(turns.model)
+        upgrade_format(turns.model)
         await eventually_equal(turns.answers, 503)
         gone.set()
     assert turns.heard() == ["READY=1", "READY=1", "STOPPING=1"]
 
 
-async def test_what_a_turn_had_in_memory_is_free_when_it_is_over(turns: Turns, caplog: pytest.LogCaptureFixture):
+async def test_finished_phase_frees_its_model(turns: Turns, caplog: pytest.LogCaptureFixture):
     """A finished phase frees its model, because two models may exceed the memory of a machine sized for one."""
     caplog.set_level(logging.CRITICAL, "fairlead")  # pytest keeps records, whose errors refer to frames
 
@@ -180,8 +178,8 @@ async def test_what_a_turn_had_in_memory_is_free_when_it_is_over(turns: Turns, c
         return sum(each() is not None for each in turns.models)
 
     async with serving(turns):
-        await stand_by_and_go_on(turns)
+        await stop_and_resume(turns)
         await eventually_equal(models, 1)
-        await stand_by_and_go_on(turns)
+        await stop_and_resume(turns)
         await eventually_equal(models, 1)
         end()

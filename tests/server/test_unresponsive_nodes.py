@@ -10,23 +10,28 @@ from pathlib import Path
 import pytest
 from immutables import Map
 
-from fairlead.agent_protocol.messages import MOST_LISTENERS
+from fairlead.agent_protocol.messages import MAX_LISTENERS
 from fairlead.api.agents.liveness import NodeAgents
 from fairlead.api.agents.traffic_counters import NodeCounts
 from fairlead.model.documents.health import Endpoint, Health
 from fairlead.model.documents.loadbalancer import Transport
-from fairlead.model.documents.probe_result import Sighting
-from fairlead.model.documents.traffic_counters import Figures
-from fairlead.model.documents.unresponsive_nodes import MOST_COUNTED, MOST_KEPT, MOST_SEEN, SilentNode
+from fairlead.model.documents.probe_result import ProbeResult
+from fairlead.model.documents.traffic_counters import TrafficCounters
+from fairlead.model.documents.unresponsive_nodes import (
+    MAX_STORED_ENDPOINTS,
+    MAX_STORED_LISTENERS,
+    MAX_STORED_TOTAL,
+    UnresponsiveNode,
+)
 from fairlead.model.snapshot import Snapshot
-from fairlead.server.unresponsive_nodes import Silences
+from fairlead.server.unresponsive_nodes import UnresponsiveNodes
 from fairlead.store.model import Model
 from fairlead.store.sqlite import SqliteStore
 from harness.step_counter import step
 
 SEEN, SEEN_BY_OTHERS = 20_000, 80_000
 SINCE = datetime(2026, 1, 1, 12, tzinfo=UTC)
-LISTENERS = [f"{number:036}" for number in range(MOST_LISTENERS)]
+LISTENERS = [f"{number:036}" for number in range(MAX_LISTENERS)]
 
 
 @functools.cache
@@ -36,7 +41,7 @@ def endpoint(number: int) -> Endpoint:
 
 
 def snapshot() -> Snapshot:
-    up, down = (Sighting(health=each, chassis="one", since=SINCE) for each in (Health.ONLINE, Health.ERROR))
+    up, down = (ProbeResult(health=each, chassis="one", since=SINCE) for each in (Health.ONLINE, Health.ERROR))
     seen = {endpoint(number): down if number % 3 == 0 else up for number in range(SEEN)}
     others = {endpoint(SEEN + number): replace(up, chassis="two") for number in range(SEEN_BY_OTHERS)}
     return replace(
@@ -71,12 +76,12 @@ def counts(clock: Clock) -> NodeCounts:
     """Report the maximum number of listeners twice: the node lost its file in between and counts from 0 again."""
     counts = NodeCounts(lambda: clock.now, clock.wall)
     for told in (100, 5):
-        figures = {name: Figures(connections=told + at % 50) for at, name in enumerate(LISTENERS)}
-        counts.report("one", figures, 10, lambda _: 1e6)
+        figures = {name: TrafficCounters(connections=told + at % 50) for at, name in enumerate(LISTENERS)}
+        counts.record("one", figures, 10, lambda _: 1e6)
     return counts
 
 
-async def test_the_largest_node_that_falls_silent_keeps_nobody_waiting(
+async def test_storing_the_largest_unresponsive_node_takes_short_steps(
     tmp_path: Path, largest: Snapshot, counts: NodeCounts, clock: Clock
 ):
     """Storing the largest unresponsive node, with all listeners and many endpoints, takes short steps
@@ -86,29 +91,37 @@ async def test_the_largest_node_that_falls_silent_keeps_nobody_waiting(
     model.snapshot = largest
     clock.now = 60.0
     agents = await asyncio.to_thread(NodeAgents, model, lambda _: ())  # as during the start of a server
-    await Silences(model, counts, agents, lambda: True, lambda: SINCE).look()
+    await UnresponsiveNodes(model, counts, agents, lambda: True, lambda: SINCE).check()
     await store.close()
-    node = model.snapshot.silent_nodes["one"]
-    assert (len(node.counted), len(node.told), len(node.seen)) == (MOST_COUNTED, MOST_COUNTED, MOST_SEEN)
+    node = model.snapshot.unresponsive_nodes["one"]
+    assert (len(node.counted), len(node.told), len(node.seen)) == (
+        MAX_STORED_LISTENERS,
+        MAX_STORED_LISTENERS,
+        MAX_STORED_ENDPOINTS,
+    )
     assert min(each.connections for _, each in node.counted) == 143, "those with most connections"
     assert [name for name, _ in node.counted] == sorted(name for name, _ in node.counted)
-    assert [each for each, _ in node.seen] == sorted((endpoint(at) for at in range(0, SEEN, 3)), key=str)[:MOST_SEEN]
+    assert [each for each, _ in node.seen] == sorted((endpoint(at) for at in range(0, SEEN, 3)), key=str)[
+        :MAX_STORED_ENDPOINTS
+    ]
 
 
-def test_who_begins_has_taken_all_that_is_kept_before_anybody_asks():
+def test_stored_counters_are_loaded_before_the_first_request():
     """A server loads all stored counters before its first request, because that takes longer than a request may
     wait."""
-    figures = Figures(connections=3)
-    names = [LISTENERS[at : at + MOST_COUNTED] for at in range(0, 10_000, MOST_COUNTED)]
+    figures = TrafficCounters(connections=3)
+    names = [LISTENERS[at : at + MAX_STORED_LISTENERS] for at in range(0, 10_000, MAX_STORED_LISTENERS)]
     nodes = [
-        SilentNode(name=f"node{at}", since=SINCE, counted=tuple((name, figures) for name in names[at % len(names)]))
-        for at in range(MOST_KEPT // MOST_COUNTED)
+        UnresponsiveNode(
+            name=f"node{at}", since=SINCE, counted=tuple((name, figures) for name in names[at % len(names)])
+        )
+        for at in range(MAX_STORED_TOTAL // MAX_STORED_LISTENERS)
     ]
     stored = {each.name: each for each in nodes}
     began = step()
     counts = NodeCounts(stored=lambda: stored)
     taken = step()
-    assert counts.total(LISTENERS[:1]) == Figures(connections=30)
+    assert counts.total(LISTENERS[:1]) == TrafficCounters(connections=30)
     answered = step()
-    assert taken - began > MOST_KEPT
+    assert taken - began > MAX_STORED_TOTAL
     assert answered - taken < 200

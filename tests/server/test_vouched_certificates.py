@@ -13,8 +13,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from fairlead.http.server_client import Server, ServerError
-from fairlead.octavia_plugin.api_client import Door
+from fairlead.http.server_client import ApiClient, ServerError
+from fairlead.octavia_plugin.api_client import PluginApi
 from harness.ports import free_port
 from harness.waiting import wait_until
 
@@ -85,7 +85,7 @@ def url(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> Itera
     try:
         made = f"https://localhost:{port}"
         wait_until(
-            lambda: process.poll() is not None or "answer" not in refusal(Server(url=made, ca=str(authority.file)))
+            lambda: process.poll() is not None or "answer" not in refusal(ApiClient(url=made, ca=str(authority.file)))
         )
         assert process.poll() is None, (folder / "log").read_text()
         yield made
@@ -94,39 +94,39 @@ def url(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> Itera
         process.wait()
 
 
-def refusal(server: Server) -> str:
+def refusal(server: ApiClient) -> str:
     """Return the error text of a request, or an empty string."""
     try:
-        Door((server,)).profiles()
+        PluginApi((server,)).profiles()
     except ServerError as error:
         return f"{error.status}: {error}"
     return ""
 
 
-def test_a_right_certificate_is_its_user(url: str, authority: Authority):
+def test_client_certificate_authenticates_its_user(url: str, authority: Authority):
     for name, said in (("octavia", ""), ("member", "403: this is for plug-ins"), ("stranger", "401:")):
-        told = refusal(Server(url=url, ca=str(authority.file), certificate=authority.sign(name)))
+        told = refusal(ApiClient(url=url, ca=str(authority.file), certificate=authority.sign(name)))
         assert told.startswith(said), told
         assert bool(told) == bool(said)
 
 
-def test_one_of_another_authority_or_that_has_ended_gets_no_connection(url: str, authority: Authority, tmp_path: Path):
+def test_client_certificate_of_another_ca_or_expired_gets_no_connection(url: str, authority: Authority, tmp_path: Path):
     wrong = Authority(tmp_path, "theirs").sign("octavia")
     for certificate in (wrong, authority.sign("octavia", -DAY)):
-        told = refusal(Server(url=url, ca=str(authority.file), certificate=certificate))
+        told = refusal(ApiClient(url=url, ca=str(authority.file), certificate=certificate))
         assert told.startswith("None:"), told
 
 
-def test_without_one_there_is_the_password_or_nothing(url: str, authority: Authority):
+def test_wrong_password_is_rejected_with_or_without_a_certificate(url: str, authority: Authority):
     ca = str(authority.file)
-    assert refusal(Server(url=url, ca=ca)).startswith("401:")
+    assert refusal(ApiClient(url=url, ca=ca)).startswith("401:")
     for user in ("octavia", "stranger"):
-        assert refusal(Server(url=url, ca=ca, user=user, password="")).startswith("401:")
-        assert refusal(Server(url=url, ca=ca, user=user, password="certificate")).startswith("401:")
-    both = Server(url=url, ca=ca, certificate=authority.sign("octavia"), user="octavia", password="x")
+        assert refusal(ApiClient(url=url, ca=ca, user=user, password="")).startswith("401:")
+        assert refusal(ApiClient(url=url, ca=ca, user=user, password="certificate")).startswith("401:")
+    both = ApiClient(url=url, ca=ca, certificate=authority.sign("octavia"), user="octavia", password="x")
     assert refusal(both).startswith("401:"), "who says a password is asked for that"
 
 
-def test_files_that_cannot_be_read_are_named(url: str, tmp_path: Path):
-    told = refusal(Server(url=url, certificate=str(tmp_path / "none.pem")))
+def test_unreadable_certificate_file_is_named(url: str, tmp_path: Path):
+    told = refusal(ApiClient(url=url, certificate=str(tmp_path / "none.pem")))
     assert "none.pem: No such file" in told

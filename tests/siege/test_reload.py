@@ -10,7 +10,7 @@ import bcrypt
 import httpx
 import pytest
 
-from harness.fuzz.machine import Machine, machine
+from harness.fuzz.machine import FuzzedServer, fuzzed_server
 from harness.siege.attackers import NETWORK
 from harness.waiting import DEADLINE, wait_equal, wait_until
 
@@ -21,11 +21,11 @@ def user(name: str, password: str) -> str:
     return f"{name}:{bcrypt.hashpw(password.encode(), bcrypt.gensalt(4)).decode()}:p:member\n"
 
 
-def status(server: Machine, name: str, password: str) -> int:
+def status(server: FuzzedServer, name: str, password: str) -> int:
     return httpx.get(f"{server.url}{NETWORK}/networks", auth=(name, password), timeout=DEADLINE).status_code
 
 
-def test_passwords_are_read_again(tmp_path: Path):
+def test_sighup_rereads_passwords_and_keeps_the_old_ones_on_error(tmp_path: Path):
     users = tmp_path / "users"
     users.touch(mode=0o600)
     users.write_text(user("ann", "old"))
@@ -34,7 +34,7 @@ def test_passwords_are_read_again(tmp_path: Path):
         "FAIRLEAD_SERVER_PASSWORD_FILE": str(users),
         "FAIRLEAD_LOG_AUDIT_FILE": str(tmp_path / "audit"),
     }
-    with machine(tmp_path, options) as server:
+    with fuzzed_server(tmp_path, options) as server:
         assert status(server, "ann", "old") == 200
         for wrong in ("ann:x", None):
             if wrong:
@@ -66,7 +66,7 @@ def certificate(folder: Path, name: str) -> None:
     )  # fmt: skip
 
 
-def shown(server: Machine) -> bytes:
+def shown(server: FuzzedServer) -> bytes:
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     host, port = server.url.rpartition("//")[2].split(":")
@@ -76,13 +76,13 @@ def shown(server: Machine) -> bytes:
         return found
 
 
-def test_certificates_are_read_again(tmp_path: Path):
+def test_sighup_rereads_certificates_and_keeps_the_old_one_on_error(tmp_path: Path):
     certificate(tmp_path, "one")
     options = {
         "FAIRLEAD_SERVER_TLS_CERTIFICATE": str(tmp_path / "certificate"),
         "FAIRLEAD_SERVER_TLS_KEY": str(tmp_path / "key"),
     }
-    with machine(tmp_path, options, scheme="https") as server:
+    with fuzzed_server(tmp_path, options, scheme="https") as server:
         first = shown(server)
         (tmp_path / "certificate").write_text("no certificate")
         server.process.send_signal(signal.SIGHUP)

@@ -36,12 +36,12 @@ def schema(*fields: str) -> object:
         ({}, set()),
     ],
 )
-def test_abilities_are_read_in_the_schema(found: object, abilities: set[str]):
+def test_ovn_features_are_read_from_the_schema(found: object, abilities: set[str]):
     assert read_abilities(found) == abilities
 
 
 @pytest.mark.skipif(not SCHEMA.exists(), reason="needs OVN's schema")
-def test_the_schema_of_this_machine_can_be_read():
+def test_installed_ovn_schema_is_readable():
     can = "ipv6_src" in SCHEMA.read_text()
     assert read_abilities(json.loads(SCHEMA.read_text())) == ({SOURCE_IPV6} if can else set())
 
@@ -51,15 +51,15 @@ def fields_of(model: Model) -> set[tuple[str, ...]]:
     return {row.selection_fields for row in rows if isinstance(row, LoadBalancer)}
 
 
-async def test_load_balancers_are_compiled_again_when_the_dataplane_can_do_more_or_less(tmp_path: Path):
+async def test_load_balancers_are_recompiled_when_ovn_features_change(tmp_path: Path):
     store = await SqliteStore.open(tmp_path / "s.db")
     model, told = await Model.load(store, compile_owner), list[tuple[Owner, ...]]()
     documents, _ = parse_model(MODEL.strip(), {})
     await model.write(lambda _: Changes(puts=tuple(documents.values())))
     model.subscribe(told.append)
     for abilities, ipv6 in ((frozenset({SOURCE_IPV6}), "ipv6_src"), (frozenset[str](), "eth_src")):
-        model.equip(abilities)
-        model.equip(abilities)
+        model.set_abilities(abilities)
+        model.set_abilities(abilities)
         assert fields_of(model) == {("ip_src",), (ipv6,)}
     assert told == [(WEB,), (WEB,)]
     await store.close()

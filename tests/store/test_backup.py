@@ -13,8 +13,8 @@ import pytest
 from fairlead.cli.main import main
 from fairlead.store.backup import BadBackup, check_backup
 from fairlead.store.opening import open_store
-from harness.etcd import started
-from harness.filled import fill, with_store, write_something
+from harness.etcd import etcd_cluster
+from harness.filled import populate, run_with_store, write_something
 
 pytestmark = pytest.mark.slow
 
@@ -23,7 +23,7 @@ _NUMBERS = count()
 
 @pytest.fixture(scope="module")
 def etcd():
-    with started() as cluster:
+    with etcd_cluster() as cluster:
         yield cluster
 
 
@@ -46,7 +46,7 @@ async def run(*words: str, code: int = 0) -> None:
 
 
 async def saved(url: str, path: Path) -> Path:
-    await with_store(url, fill)
+    await run_with_store(url, populate)
     await run("backup", str(path), "--store", url)
     return path
 
@@ -61,7 +61,7 @@ async def read(url: str) -> tuple[dict[str, bytes], int, set[str]]:
         await store.close()
 
 
-async def test_what_was_backed_up_comes_back_in_any_store(url: str, other: str, tmp_path: Path, capsys):
+async def test_backup_of_one_store_restores_into_any_store(url: str, other: str, tmp_path: Path, capsys):
     file = await saved(url, tmp_path / "b.fairlead")
     assert file.stat().st_mode & 0o777 == 0o600
     assert [each.name for each in tmp_path.glob("*fairlead*")] == ["b.fairlead"]
@@ -73,10 +73,10 @@ async def test_what_was_backed_up_comes_back_in_any_store(url: str, other: str, 
     after, later, gone_after = await read(other)
     assert (after, gone_after) == (before, gone)
     assert later >= revision + 1_000_000
-    await with_store(other, lambda store: fill(store, 2))
+    await run_with_store(other, lambda store: populate(store, 2))
 
 
-async def test_a_store_that_has_something_and_a_file_that_is_there_are_left_alone(url: str, tmp_path: Path, capsys):
+async def test_nonempty_store_and_existing_backup_file_are_not_overwritten(url: str, tmp_path: Path, capsys):
     file = await saved(url, tmp_path / "b.fairlead")
     octets, before = file.read_bytes(), await read(url)
     await run("backup", str(file), "--store", url, code=1)
@@ -85,14 +85,14 @@ async def test_a_store_that_has_something_and_a_file_that_is_there_are_left_alon
     await run("restore", str(file), "--store", url, code=1)
     assert "--replace" in capsys.readouterr().err
     assert await read(url) == before
-    await with_store(url, write_something)
+    await run_with_store(url, write_something)
     await run("restore", str(file), "--store", url, "--replace")
     documents, revision, _ = await read(url)
     assert documents == before[0]
     assert revision > before[1] + 1_000_000
 
 
-async def test_a_dry_run_says_what_a_restore_would_do_and_advises_nothing(url: str, tmp_path: Path, capsys):
+async def test_restore_dry_run_reports_the_outcome_and_writes_nothing(url: str, tmp_path: Path, capsys):
     file = await saved(url, tmp_path / "b.fairlead")
     before = await read(url)
     has = f"{len(before[0])} documents, revision {before[1]}"
@@ -108,9 +108,9 @@ async def test_a_dry_run_says_what_a_restore_would_do_and_advises_nothing(url: s
     assert await read(url) == before
 
 
-async def test_a_dry_run_of_a_copy_advises_nothing_either(url: str, other: str, capsys):
+async def test_copy_dry_run_reports_a_nonempty_target_and_writes_nothing(url: str, other: str, capsys):
     for each in (url, other):
-        await with_store(each, fill)
+        await run_with_store(each, populate)
     before = await read(other)
     await run("copy", url, other, "--dry-run", code=1)
     printed = capsys.readouterr()
@@ -152,7 +152,7 @@ def flip(octets: bytes) -> bytes:
         (unpacked(lambda lines: [lines[0].replace(b'"backup":1', b'"backup":2'), *lines[1:]]), "newer version"),
     ],
 )
-async def test_a_file_that_is_not_whole_is_refused_before_anything_is_written(
+async def test_damaged_backup_is_rejected_before_any_write(
     good: bytes, tmp_path: Path, spoil: Spoil, words: str, capsys
 ):
     file = tmp_path / "bad.fairlead"
@@ -164,7 +164,7 @@ async def test_a_file_that_is_not_whole_is_refused_before_anything_is_written(
     assert not (tmp_path / "new.db").exists()
 
 
-def test_a_file_cut_anywhere_is_refused(good: bytes, tmp_path: Path):
+def test_backup_truncated_anywhere_is_rejected(good: bytes, tmp_path: Path):
     file = tmp_path / "bad.fairlead"
     for length in range(0, len(good), max(1, len(good) // 100)):
         file.write_bytes(good[:length])
@@ -172,16 +172,16 @@ def test_a_file_cut_anywhere_is_refused(good: bytes, tmp_path: Path):
             check_backup(file)
 
 
-async def test_a_document_of_a_newer_version_is_refused(tmp_path: Path):
+async def test_backup_with_a_newer_document_is_rejected(tmp_path: Path):
     url = f"sqlite://{tmp_path}/s.db"
     puts = {"network/n": b'{"newer": "than this"}'}
-    await with_store(url, lambda store: store.transact(guards={}, puts=puts, deletes=[]))
+    await run_with_store(url, lambda store: store.transact(guards={}, puts=puts, deletes=[]))
     await run("backup", f"{tmp_path}/b", "--store", url)
     with pytest.raises(BadBackup, match="cannot read a document"):
         check_backup(tmp_path / "b")
 
 
-async def test_a_backup_of_a_running_server_is_one_picture(url: str, tmp_path: Path):
+async def test_backup_of_a_running_server_is_consistent(url: str, tmp_path: Path):
     """A backup of a running server is consistent: pairs written by one transaction are equal, although writes
     continue."""
     command = [sys.executable, "-m", "fairlead.cli.main", "store", "backup", f"{tmp_path}/b", "--store", url]
@@ -204,8 +204,8 @@ async def test_a_backup_of_a_running_server_is_one_picture(url: str, tmp_path: P
     assert 0 < int(found["claim/a"]) < number
 
 
-async def test_words_of_the_command(url: str, other: str, tmp_path: Path, capsys):
-    await with_store(url, fill)
+async def test_store_commands_copy_verify_and_reopen(url: str, other: str, tmp_path: Path, capsys):
+    await run_with_store(url, populate)
     number = len((await read(url))[0])
     await run("copy", url, other, "--dry-run", "--json")
     assert json.loads(capsys.readouterr().out)["documents"] == number
@@ -214,7 +214,7 @@ async def test_words_of_the_command(url: str, other: str, tmp_path: Path, capsys
     done = json.loads(capsys.readouterr().out)
     assert (done["documents"], done["differing"], done["first"]) == (number, 0, [])
     await run("verify", url, other)
-    await with_store(other, write_something)
+    await run_with_store(other, write_something)
     await run("verify", url, other, code=3)
     assert "claim/x: only in the second" in capsys.readouterr().out
     await run("copy", url, other, code=1)
@@ -222,7 +222,7 @@ async def test_words_of_the_command(url: str, other: str, tmp_path: Path, capsys
     await run("reopen", url, code=1)
     await run("reopen", other)
     await run("reopen", url, "--force")
-    await with_store(url, lambda store: fill(store, 1))
+    await run_with_store(url, lambda store: populate(store, 1))
     await run("copy", "mysql://x", url, code=2)
     await run("copy", url, "sqlite://x", code=2)
     await run("copy", f"sqlite://{tmp_path}/nothing.db", other, code=1)

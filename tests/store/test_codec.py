@@ -17,7 +17,7 @@ from fairlead.model.documents.trust import Certificate, Project, TrustToken
 from fairlead.model.registry.kinds import owner_of
 from fairlead.model.snapshot import Aggregate
 from fairlead.store.codec import BadDocument, decode, encode
-from harness.values import FEW, JSON
+from harness.values import FEW_EXAMPLES, JSON
 
 st.register_type_strategy(datetime, st.datetimes(min_value=datetime(1970, 1, 1), timezones=st.just(UTC)))
 IDS = st.text(min_size=1, max_size=36)
@@ -33,9 +33,9 @@ AGGREGATES: st.SearchStrategy[Aggregate] = st.one_of(
 KINDS = st.sampled_from([kind for kind in Kind if kind not in WITHOUT_DOCUMENTS])
 
 
-@FEW
+@FEW_EXAMPLES
 @given(aggregate=AGGREGATES)
-def test_any_value_survives_its_text(aggregate: Aggregate):
+def test_any_value_survives_encoding(aggregate: Aggregate):
     assert decode(owner_of(aggregate), encode(aggregate)) == aggregate
 
 
@@ -48,20 +48,20 @@ def refused(kind: Kind, document: bytes) -> str:
     return ""
 
 
-@FEW
+@FEW_EXAMPLES
 @given(kind=KINDS, document=st.one_of(st.binary(), st.text().map(str.encode)))
-def test_what_is_no_document_is_one_error(kind: Kind, document: bytes):
+def test_arbitrary_bytes_are_rejected_as_a_document_with_one_error(kind: Kind, document: bytes):
     assert refused(kind, document)
 
 
-@FEW
+@FEW_EXAMPLES
 @given(aggregate=AGGREGATES, data=st.data())
-def test_a_document_with_a_wrong_part_is_one_error_or_another_value(aggregate: Aggregate, data: st.DataObject):
+def test_document_with_a_random_value_is_decoded_or_rejected(aggregate: Aggregate, data: st.DataObject):
     document: dict[str, Any] = msgspec.json.decode(encode(aggregate))
     document[data.draw(st.sampled_from(sorted(document)))] = data.draw(JSON)
     refused(owner_of(aggregate).kind, msgspec.json.encode(document))
 
 
 @pytest.mark.parametrize("document", [b"", b"{}", b"[]", b"null", b"[" * 5000, b'{"id": 1e400}', b"\xff"])
-def test_what_is_no_document_is_told_with_its_owner(document: bytes):
+def test_invalid_document_is_reported_with_its_owner(document: bytes):
     assert refused(Kind.NETWORK, document).startswith("network/x: ")

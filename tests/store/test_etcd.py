@@ -14,14 +14,14 @@ import pytest
 
 from fairlead.store import etcd_calls
 from fairlead.store import etcd_pb2 as pb
-from fairlead.store.etcd import CONTENDED, PRECEDENCE, VERSION, EtcdStore
+from fairlead.store.etcd import CONFLICT_TIMEOUT, PRECEDENCE_TIMEOUT, VERSION, EtcdStore
 from fairlead.store.etcd_access import Access, parse_location
-from fairlead.store.etcd_calls import LONGEST_CALL, PAUSE, RANGE, TXN, Members, Unreached
-from fairlead.store.etcd_feed import Feed, transactions
-from fairlead.store.etcd_requests import Keys, put
-from fairlead.store.etcd_whole import EtcdWhole
+from fairlead.store.etcd_calls import MAX_CALL_SECONDS, RANGE, RETRY_INTERVAL, TXN, EtcdMembers, EtcdUnreachable
+from fairlead.store.etcd_feed import Feed, stream_transactions
+from fairlead.store.etcd_requests import EtcdKeys, put
+from fairlead.store.etcd_whole import EtcdBulkStore
 from fairlead.store.interface import (
-    ABSENT,
+    NO_REVISION,
     Compacted,
     Conflict,
     Document,
@@ -29,25 +29,25 @@ from fairlead.store.interface import (
     StoreUnavailable,
     TooLarge,
 )
-from fairlead.store.migration_fence import Seal, State
+from fairlead.store.migration_fence import Fence, FenceState
 from harness.certificates import Authority, key_pem
-from harness.etcd import Etcd, started
-from harness.waiting import DEADLINE, eventually, eventually_equal, turns, watch_loop
+from harness.etcd import EtcdCluster, etcd_cluster
+from harness.waiting import DEADLINE, assert_holds_on_loop, eventually, eventually_equal, run_ready_tasks
 
 pytestmark = pytest.mark.slow
 
 _NUMBERS = count()
-SEAL = Seal(state=State.FILLING, other="sqlite:///x", since="now", id="1")
+SEAL = Fence(state=FenceState.FILLING, other="sqlite:///x", since="now", id="1")
 
 
 @pytest.fixture(scope="module")
-def etcd() -> Iterator[Etcd]:
-    with started() as cluster:
+def etcd() -> Iterator[EtcdCluster]:
+    with etcd_cluster() as cluster:
         yield cluster
 
 
 @pytest.fixture
-def opened(etcd: Etcd) -> Callable[[], Awaitable[EtcdStore]]:
+def opened(etcd: EtcdCluster) -> Callable[[], Awaitable[EtcdStore]]:
     location = parse_location(f"{','.join(etcd.hosts)}/faults{next(_NUMBERS)}")
     return lambda: EtcdStore.open(location, Access())
 
@@ -57,13 +57,13 @@ def away(monkeypatch: pytest.MonkeyPatch) -> Callable[[], AbstractContextManager
     """Return a context in which all members are down, and calls to them time out soon."""
 
     async def lose(*_: object) -> None:
-        raise Unreached("away")
+        raise EtcdUnreachable("away")
 
     @contextmanager
     def within() -> Iterator[None]:
         with monkeypatch.context() as patch:
-            patch.setattr(etcd_calls, "PATIENCE", 0.1)
-            patch.setattr(Members, "ask_once", lose)
+            patch.setattr(etcd_calls, "TOTAL_TIMEOUT", 0.1)
+            patch.setattr(EtcdMembers, "call_once", lose)
             yield
 
     return within
@@ -100,7 +100,7 @@ async def _numbers(store: EtcdStore) -> Counter[int]:
 
 
 @pytest.mark.slow
-async def test_nothing_is_lost_or_done_twice_while_members_die_and_stand_still(etcd: Etcd, opened):
+async def test_no_write_is_lost_or_doubled_while_etcd_members_crash_or_pause(etcd: EtcdCluster, opened):
     store, other = await opened(), await opened()
     writer = Writer(store)
     seen: list[int] = []
@@ -137,7 +137,9 @@ async def test_nothing_is_lost_or_done_twice_while_members_die_and_stand_still(e
 
 
 @pytest.mark.slow
-async def test_without_quorum_a_change_ends_and_is_settled_later(etcd: Etcd, opened, monkeypatch: pytest.MonkeyPatch):
+async def test_write_without_quorum_ends_and_is_settled_later(
+    etcd: EtcdCluster, opened, monkeypatch: pytest.MonkeyPatch
+):
     store = await opened()
     await store.transact(guards={}, puts={"n": b"1"}, deletes=[])
     leader = etcd.leader()
@@ -146,7 +148,7 @@ async def test_without_quorum_a_change_ends_and_is_settled_later(etcd: Etcd, ope
         etcd.signal(member, signal.SIGSTOP)
     try:
         with monkeypatch.context() as patch:
-            patch.setattr(etcd_calls, "PATIENCE", 1.0)
+            patch.setattr(etcd_calls, "TOTAL_TIMEOUT", 1.0)
             with pytest.raises(OutcomeUnknown, match="not known"):
                 await store.transact(guards={}, puts={"n": b"2"}, deletes=[])
             with pytest.raises(StoreUnavailable, match="no quorum"):
@@ -164,27 +166,29 @@ async def test_without_quorum_a_change_ends_and_is_settled_later(etcd: Etcd, ope
 
 @pytest.mark.parametrize("done", [True, False])
 @pytest.mark.parametrize("guarded", [True, False])
-async def test_a_lost_answer_is_found_out(opened, monkeypatch: pytest.MonkeyPatch, done: bool, guarded: bool):
-    ask_once, lost = Members.ask_once, list[bool]()
+async def test_write_with_a_lost_response_is_resolved(
+    opened, monkeypatch: pytest.MonkeyPatch, done: bool, guarded: bool
+):
+    ask_once, lost = EtcdMembers.call_once, list[bool]()
 
     async def lose(self, method, request):
         if method is TXN and any(each.WhichOneof("request") == "put" for each in request.success) and len(lost) < 2:
             lost.append(True)  # the results of the transaction and of the request about its outcome are lost
             if done or len(lost) == 2:
                 await ask_once(self, method, request)
-            raise Unreached("the answer was lost")
+            raise EtcdUnreachable("the answer was lost")
         return await ask_once(self, method, request)
 
     store = await opened()
-    monkeypatch.setattr(Members, "ask_once", lose)
-    revision = await store.transact(guards={"n": ABSENT} if guarded else {}, puts={"n": b"1"}, deletes=[])
+    monkeypatch.setattr(EtcdMembers, "call_once", lose)
+    revision = await store.transact(guards={"n": NO_REVISION} if guarded else {}, puts={"n": b"1"}, deletes=[])
     assert len(lost) == 2
     assert [batch.revision for batch in await store.changes(0)] == [revision]
     assert await store.transact(guards={"n": revision}, puts={"n": b"2"}, deletes=[]) > revision
     await store.close()
 
 
-async def test_a_change_that_waits_for_an_earlier_one_is_told_that_it_was_not_written(opened, away):
+async def test_write_behind_an_unresolved_one_is_reported_as_not_written(opened, away):
     store = await opened()
     with away():
         with pytest.raises(OutcomeUnknown, match="not known"):
@@ -198,9 +202,7 @@ async def test_a_change_that_waits_for_an_earlier_one_is_told_that_it_was_not_wr
     await store.close()
 
 
-async def test_a_change_is_written_though_nobody_can_tell_any_more_what_became_of_an_earlier_one(
-    etcd: Etcd, opened, away
-):
+async def test_write_succeeds_although_an_earlier_outcome_is_unknown(etcd: EtcdCluster, opened, away):
     """A write succeeds although the outcome of an earlier one is unknown: its session is gone, so it cannot take
     effect."""
     store = await opened()
@@ -213,16 +215,16 @@ async def test_a_change_is_written_though_nobody_can_tell_any_more_what_became_o
     await store.close()
 
 
-async def test_a_change_that_could_not_log_in_was_not_sent(opened, monkeypatch: pytest.MonkeyPatch):
+async def test_write_that_could_not_log_in_is_reported_as_not_sent(opened, monkeypatch: pytest.MonkeyPatch):
     async def nobody(*_: object) -> None:
-        raise Unreached("away")
+        raise EtcdUnreachable("away")
 
     store = await opened()
     first = await store.transact(guards={}, puts={"n": b"1"}, deletes=[])
     with monkeypatch.context() as patch:
-        patch.setattr(etcd_calls, "PATIENCE", 0.1)
+        patch.setattr(etcd_calls, "TOTAL_TIMEOUT", 0.1)
         patch.setattr(store._members, "_user", "fl")
-        patch.setattr(Members, "_log_in", nobody)
+        patch.setattr(EtcdMembers, "_authenticate", nobody)
         with pytest.raises(StoreUnavailable, match="away") as refused:
             await store.transact(guards={}, puts={"n": b"2"}, deletes=[])
         assert not isinstance(refused.value, OutcomeUnknown)
@@ -231,16 +233,18 @@ async def test_a_change_that_could_not_log_in_was_not_sent(opened, monkeypatch: 
 
 
 @pytest.mark.parametrize(("guards", "documents"), [(123, 126), (120, 200), (100, 3_000), (61, 5_000)])
-async def test_guards_that_etcd_compares_are_not_looked_at_before(
+async def test_guards_that_etcd_compares_need_no_separate_read(
     opened, monkeypatch: pytest.MonkeyPatch, guards: int, documents: int
 ):
     """Guards that etcd compares need no separate read, whatever other clients write elsewhere."""
-    monkeypatch.setattr(EtcdStore, "_look", None)
+    monkeypatch.setattr(EtcdStore, "_check_guards", None)
     names = [f"key/{each:05}" for each in range(documents)]
     guarded = [f"key/{each:05}" for each in range(guards)]
 
     store = await opened()
-    first = await store.transact(guards=dict.fromkeys(guarded, ABSENT), puts=dict.fromkeys(names[:-3], b""), deletes=[])
+    first = await store.transact(
+        guards=dict.fromkeys(guarded, NO_REVISION), puts=dict.fromkeys(names[:-3], b""), deletes=[]
+    )
     with pytest.raises(Conflict, match=guarded[-1]):
         await store.transact(
             guards={**dict.fromkeys(guarded[:-1], first), guarded[-1]: first + 1}, puts={"x": b""}, deletes=[]
@@ -249,23 +253,25 @@ async def test_guards_that_etcd_compares_are_not_looked_at_before(
     await store.close()
 
 
-async def test_a_large_change_is_written_while_others_write(etcd: Etcd, opened, monkeypatch: pytest.MonkeyPatch):
+async def test_large_change_is_written_despite_concurrent_writers(
+    etcd: EtcdCluster, opened, monkeypatch: pytest.MonkeyPatch
+):
     """A change with more guards than etcd compares is aborted by any write since the read of the guards, so its second
     attempt takes precedence, on a machine of any speed."""
     for name in ("etcd.PRECEDENCE", "etcd.CONTENDED", "etcd_calls.DEADLINE"):
         monkeypatch.setattr(f"fairlead.store.{name}", DEADLINE)
     names, changes = [f"key/{each:03}" for each in range(400)], 5
-    look, attempts = EtcdStore._look, list[int]()
+    look, attempts = EtcdStore._check_guards, list[int]()
 
     async def counted(self, *what: Any) -> int:
         attempts.append(1)
         return await look(self, *what)
 
-    monkeypatch.setattr(EtcdStore, "_look", counted)
+    monkeypatch.setattr(EtcdStore, "_check_guards", counted)
     store, *others = [await opened() for _ in range(3)]
     writers = [Writer(each) for each in others]
     writing = [asyncio.create_task(each.write()) for each in writers]
-    revision = ABSENT
+    revision = NO_REVISION
     for number in range(changes):
         for each in writers:
             await each.more(2)
@@ -284,26 +290,26 @@ async def test_a_large_change_is_written_while_others_write(etcd: Etcd, opened, 
 @pytest.fixture
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """Return a list that grows with each read of the precedence key."""
-    ask, found = Members.ask, list[bytes]()
+    ask, found = EtcdMembers.call, list[bytes]()
 
     async def look(self, method, request):
         if method is RANGE and request.key.endswith(b"/precedence"):
             found.append(request.key)
         return await ask(self, method, request)
 
-    monkeypatch.setattr(Members, "ask", look)
+    monkeypatch.setattr(EtcdMembers, "call", look)
     return found
 
 
-async def test_a_server_that_was_killed_though_it_went_first_holds_others_up_for_a_moment(
-    etcd: Etcd, opened, monkeypatch: pytest.MonkeyPatch, looks: list[bytes]
+async def test_server_killed_with_precedence_delays_other_writers_only_briefly(
+    etcd: EtcdCluster, opened, monkeypatch: pytest.MonkeyPatch, looks: list[bytes]
 ):
     """A server that was killed while it had precedence delays others for a bounded time; each read takes a quarter of
     it here."""
     store, other = await opened(), await opened()
     etcd.ctl("put", store._keys.precedence.decode(), "somebody")
     with monkeypatch.context() as patch:
-        patch.setattr("fairlead.store.etcd._now", lambda: PRECEDENCE * len(looks) / 4)
+        patch.setattr("fairlead.store.etcd._now", lambda: PRECEDENCE_TIMEOUT * len(looks) / 4)
         await store.transact(guards={}, puts={"a": b"1"}, deletes=[])
     assert len(looks) == 5
     assert etcd.ctl("get", store._keys.precedence.decode()) == ""
@@ -313,10 +319,10 @@ async def test_a_server_that_was_killed_though_it_went_first_holds_others_up_for
     await other.close()
 
 
-async def test_a_server_that_goes_first_holds_others_up_until_it_gives_way(
-    etcd: Etcd, opened, monkeypatch: pytest.MonkeyPatch, looks: list[bytes]
+async def test_server_with_precedence_delays_other_writers_until_its_release(
+    etcd: EtcdCluster, opened, monkeypatch: pytest.MonkeyPatch, looks: list[bytes]
 ):
-    monkeypatch.setattr("fairlead.store.etcd.PRECEDENCE", 600.0)
+    monkeypatch.setattr("fairlead.store.etcd.PRECEDENCE_TIMEOUT", 600.0)
     store = await opened()
     etcd.ctl("put", store._keys.precedence.decode(), "somebody")
     writing = asyncio.create_task(store.transact(guards={}, puts={"a": b"1"}, deletes=[]))
@@ -327,13 +333,13 @@ async def test_a_server_that_goes_first_holds_others_up_until_it_gives_way(
     await store.close()
 
 
-async def test_a_large_change_that_others_overtake_each_time_is_a_conflict(
-    etcd: Etcd, opened, monkeypatch: pytest.MonkeyPatch
+async def test_large_change_overtaken_at_every_attempt_is_a_conflict(
+    etcd: EtcdCluster, opened, monkeypatch: pytest.MonkeyPatch
 ):
     """A large change that others overtake each time fails with a conflict; such writers are servers of a version
     without the precedence key. Each attempt takes a second here."""
-    guards = {f"key/{each:03}": ABSENT for each in range(400)}
-    look, attempts = EtcdStore._look, count(1)
+    guards = {f"key/{each:03}": NO_REVISION for each in range(400)}
+    look, attempts = EtcdStore._check_guards, count(1)
     now = [0]
 
     async def look_and_be_overtaken(self, *what: Any) -> int:
@@ -344,15 +350,15 @@ async def test_a_large_change_that_others_overtake_each_time_is_a_conflict(
 
     store = await opened()
     monkeypatch.setattr("fairlead.store.etcd._now", lambda: now[0])
-    monkeypatch.setattr(EtcdStore, "_look", look_and_be_overtaken)
+    monkeypatch.setattr(EtcdStore, "_check_guards", look_and_be_overtaken)
     with pytest.raises(Conflict, match="the store"):
         await store.transact(guards=guards, puts={"x": b""}, deletes=[])
-    assert now == [CONTENDED + 1]
+    assert now == [CONFLICT_TIMEOUT + 1]
     assert etcd.ctl("get", store._keys.precedence.decode()) == ""
     await store.close()
 
 
-async def test_a_session_that_somebody_took_away_is_begun_again(etcd: Etcd, opened):
+async def test_deleted_session_key_is_created_again(etcd: EtcdCluster, opened):
     store = await opened()
     first = await store.transact(guards={}, puts={"n": b"1"}, deletes=[])
     etcd.ctl("del", store._keys.session.decode())
@@ -362,13 +368,13 @@ async def test_a_session_that_somebody_took_away_is_begun_again(etcd: Etcd, open
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-async def test_what_was_deleted_is_kept_as_far_back_as_the_feed_whenever_it_is_deleted(
-    etcd: Etcd, opened, monkeypatch: pytest.MonkeyPatch, restarts: bool
+async def test_deleted_names_are_kept_as_long_as_the_feed(
+    etcd: EtcdCluster, opened, monkeypatch: pytest.MonkeyPatch, restarts: bool
 ):
     """Deleted names are kept as long as the feed, whether every second change is a deletion or a server starts for each
     change."""
-    monkeypatch.setattr("fairlead.store.etcd.FEED", 6)
-    monkeypatch.setattr("fairlead.store.etcd.TRIMMED", 2)
+    monkeypatch.setattr("fairlead.store.etcd.MAX_FEED_TRANSACTIONS", 6)
+    monkeypatch.setattr("fairlead.store.etcd.DELETIONS_PER_TRIM", 2)
 
     store = await opened()
     for number in range(20):
@@ -383,21 +389,21 @@ async def test_what_was_deleted_is_kept_as_far_back_as_the_feed_whenever_it_is_d
     await store.close()
 
 
-async def test_what_is_taken_as_a_whole_is_left_as_it_is(etcd: Etcd, opened, monkeypatch: pytest.MonkeyPatch):
+async def test_export_leaves_the_store_unchanged(etcd: EtcdCluster, opened, monkeypatch: pytest.MonkeyPatch):
     """An export changes nothing in the store, so that two exports of it are equal."""
 
     store = await opened()
     for number in range(9):
         await store.transact(guards={}, puts={}, deletes=[f"k/{number}"])
-    monkeypatch.setattr("fairlead.store.etcd.FEED", 6)
-    whole = await EtcdWhole.open(parse_location(store._where.removeprefix("etcd://")), Access())
-    async with whole.picture() as picture:
-        assert len(picture.gone) == 9
+    monkeypatch.setattr("fairlead.store.etcd.MAX_FEED_TRANSACTIONS", 6)
+    whole = await EtcdBulkStore.open(parse_location(store._where.removeprefix("etcd://")), Access())
+    async with whole.snapshot() as picture:
+        assert len(picture.deleted_keys) == 9
     await whole.close()
     await store.close()
 
 
-async def test_what_was_compacted_is_read_again(etcd: Etcd, opened):
+async def test_compacted_revisions_are_reread(etcd: EtcdCluster, opened):
     """Compacted revisions are re-read, because a watch from the compacted revision itself would silently omit
     deletions."""
 
@@ -418,11 +424,11 @@ async def test_what_was_compacted_is_read_again(etcd: Etcd, opened):
     await store.close()
 
 
-async def test_what_a_restored_cluster_has_not_got_is_told_to_nobody(tmp_path: Path):
+async def test_cluster_restore_forces_a_reread_and_delivers_only_later_writes(tmp_path: Path):
     """A restored cluster re-reads: running servers receive later writes, but not the lost ones again."""
     saved = tmp_path / "snapshot"
 
-    with started() as cluster:
+    with etcd_cluster() as cluster:
         location = parse_location(f"{','.join(cluster.hosts)}/restored")
         store, other = [await EtcdStore.open(location, Access()) for _ in range(2)]
         kept = await store.transact(guards={}, puts={"a": b"kept"}, deletes=[])
@@ -450,9 +456,7 @@ async def test_what_a_restored_cluster_has_not_got_is_told_to_nobody(tmp_path: P
             await each.close()
 
 
-async def test_a_server_that_follows_asks_no_member_for_what_came_on_its_stream(
-    opened, monkeypatch: pytest.MonkeyPatch
-):
+async def test_follower_reads_changes_from_its_watch_stream_only(opened, monkeypatch: pytest.MonkeyPatch):
     store, other = await opened(), await opened()
     first = await store.transact(guards={}, puts={"a": b"1"}, deletes=[])
     following = other.watch(first)
@@ -460,7 +464,7 @@ async def test_a_server_that_follows_asks_no_member_for_what_came_on_its_stream(
     await store.transact(guards={}, puts={"b": b"1"}, deletes=["a"])
     assert dict((await second).documents) == {"a": None, "b": b"1"}
     await eventually_equal(lambda: other._feed.since(second.result().revision), [])
-    monkeypatch.setattr("fairlead.store.etcd_feed.IN_TIME", DEADLINE)
+    monkeypatch.setattr("fairlead.store.etcd_feed.DELIVERY_TIMEOUT", DEADLINE)
     monkeypatch.setattr(EtcdStore, "_collect", None)
     third = await store.transact(guards={}, puts={"b": b"2"}, deletes=[])
     assert [batch.revision for batch in await other.changes((await second).revision)] == [third]
@@ -469,20 +473,20 @@ async def test_a_server_that_follows_asks_no_member_for_what_came_on_its_stream(
     await other.close()
 
 
-async def test_a_delete_that_etcd_leaves_out_of_a_watch_is_known_all_the_same(etcd: Etcd, opened):
+async def test_delete_omitted_from_a_watch_after_compaction_is_detected(etcd: EtcdCluster, opened):
     """Deletions are detected, although a watch that starts at the compacted revision omits them."""
 
     store = await opened()
     first = await store.transact(guards={}, puts={"a": b"1"}, deletes=[])
     second = await store.transact(guards={}, puts={"b": b"1"}, deletes=["a"])
     etcd.ctl("compact", str(second))
-    heard = transactions(store._members, store._keys, first, DEADLINE)
+    heard = stream_transactions(store._members, store._keys, first, DEADLINE)
     assert dict((await anext(heard)).documents) == {"a": None, "b": b"1"}
     await heard.aclose()
     await store.close()
 
 
-async def test_what_is_too_large_is_refused_and_the_store_goes_on(opened):
+async def test_too_large_write_is_rejected_and_the_store_stays_usable(opened):
     store = await opened()
     first = await store.transact(guards={}, puts={"a": b"x" * 1_300_000}, deletes=[])
     with pytest.raises(TooLarge, match="max-request-bytes"):
@@ -508,7 +512,7 @@ async def test_large_documents_are_read_in_smaller_pages(opened, monkeypatch: py
     await store.close()
 
 
-async def test_others_on_the_same_etcd_are_never_seen_nor_touched(etcd: Etcd, opened):
+async def test_keys_of_other_programs_on_the_same_etcd_are_ignored(etcd: EtcdCluster, opened):
     store = await opened()
     first = await store.transact(guards={}, puts={"a": b"1"}, deletes=[])
     etcd.ctl("put", "somebody/else", "1")
@@ -521,7 +525,7 @@ async def test_others_on_the_same_etcd_are_never_seen_nor_touched(etcd: Etcd, op
     await store.close()
 
 
-class _Between:
+class DelayingProxy:
     """Proxy in front of a member, which delays all data and can hold connections."""
 
     def __init__(self, member: str, seconds: float = 0.0) -> None:
@@ -543,7 +547,7 @@ class _Between:
         held.clear()
         return held
 
-    async def lead(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def connect_to(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         back, forth = await asyncio.open_connection(self._host, int(self._port))
         passes = self._passes
         try:
@@ -561,7 +565,7 @@ class _Between:
         writer.close()
 
 
-def _limited(etcd: Etcd, *users: str) -> None:
+def _limited(etcd: EtcdCluster, *users: str) -> None:
     """Create users that may access keys below `ours/` only; an optional password follows a colon."""
     etcd.ctl("user", "add", "root:s3cret-of-root")
     etcd.ctl("user", "grant-role", "root", "root")
@@ -574,9 +578,7 @@ def _limited(etcd: Etcd, *users: str) -> None:
     etcd.ctl("auth", "enable")
 
 
-async def test_a_certificate_that_was_replaced_is_shown_once_the_store_is_renewed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+async def test_replaced_client_certificate_is_used_after_a_renewal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     authority = Authority()
     names = ("member", "root", "first", "second")
     issued = {name: authority.issue(name, "127.0.0.1") for name in names}
@@ -591,7 +593,7 @@ async def test_a_certificate_that_was_replaced_is_shown_once_the_store_is_renewe
         (tmp_path / "shown").write_text(issued[name].pem)
         (tmp_path / "shown.key").write_text(key_pem(issued[name].key))
 
-    with started(*options, f"--trusted-ca-file={tmp_path}/ca", tls=tls) as etcd:
+    with etcd_cluster(*options, f"--trusted-ca-file={tmp_path}/ca", tls=tls) as etcd:
         _limited(etcd, "first", "second")
         give("first")
         access = Access(ca=f"{tmp_path}/ca", certificate=f"{tmp_path}/shown", key=f"{tmp_path}/shown.key")
@@ -605,7 +607,7 @@ async def test_a_certificate_that_was_replaced_is_shown_once_the_store_is_renewe
         assert dict((await second).documents) == {"a": b"2"}
         third = asyncio.ensure_future(anext(following))
         await eventually_equal(lambda: store._feed.since(second.result().revision), [])
-        monkeypatch.setattr("fairlead.store.etcd_feed.IN_TIME", DEADLINE)
+        monkeypatch.setattr("fairlead.store.etcd_feed.DELIVERY_TIMEOUT", DEADLINE)
         stream = store._feed._task
         give("second")
         await store.renew()
@@ -617,19 +619,21 @@ async def test_a_certificate_that_was_replaced_is_shown_once_the_store_is_renewe
         await store.close()
 
 
-async def test_a_password_that_was_changed_is_said_once_the_store_is_renewed_and_no_write_is_lost(
+async def test_changed_password_is_used_after_a_renewal_and_no_write_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """A changed password is used after a renewal, and a write in progress is answered on its own connection."""
     for name in ("DEADLINE", "LONGEST_CALL"):
         monkeypatch.setattr(etcd_calls, name, DEADLINE)
     secret, lost = tmp_path / "password", list[str]()
-    unreached = Members._unreached
-    monkeypatch.setattr(Members, "_unreached", lambda self, *what: lost.append(what[1]) or unreached(self, *what))
-    with started() as etcd:
+    unreached = EtcdMembers._switch_member
+    monkeypatch.setattr(
+        EtcdMembers, "_switch_member", lambda self, *what: lost.append(what[1]) or unreached(self, *what)
+    )
+    with etcd_cluster() as etcd:
         _limited(etcd, "fl:s3cret-of-old")
-        between = _Between(etcd.hosts[0])
-        async with await asyncio.start_server(between.lead, "127.0.0.1", 0) as server:
+        between = DelayingProxy(etcd.hosts[0])
+        async with await asyncio.start_server(between.connect_to, "127.0.0.1", 0) as server:
             location = parse_location(f"127.0.0.1:{server.sockets[0].getsockname()[1]}/ours")
             secret.write_text("s3cret-of-old")
             store = await EtcdStore.open(location, Access(user="fl", password_file=str(secret)))
@@ -643,14 +647,14 @@ async def test_a_password_that_was_changed_is_said_once_the_store_is_renewed_and
                 await store.transact(guards={"a": second}, puts={"a": b"3"}, deletes=[])
             await store.renew()
             third = await store.transact(guards={"a": second}, puts={"a": b"3"}, deletes=[])
-            log_in, writing = Members._log_in, list[asyncio.Task[int]]()
+            log_in, writing = EtcdMembers._authenticate, list[asyncio.Task[int]]()
 
             async def write_meanwhile(self, way) -> None:
                 await log_in(self, way)
                 writing.append(asyncio.create_task(store.transact(guards={"a": third}, puts={"a": b"4"}, deletes=[])))
                 await between.holds.wait()
 
-            monkeypatch.setattr(Members, "_log_in", write_meanwhile)
+            monkeypatch.setattr(EtcdMembers, "_authenticate", write_meanwhile)
             passes = between.hold()
             await store.renew()
             assert not writing[0].done()
@@ -662,21 +666,21 @@ async def test_a_password_that_was_changed_is_said_once_the_store_is_renewed_and
 
 
 @pytest.mark.virtual_clock
-async def test_connections_of_before_a_renewal_are_closed_when_the_longest_call_has_ended():
-    members = Members(parse_location("127.0.0.1:1/ours"), Access())
-    before = members._way.channels[0]
+async def test_connections_before_a_renewal_close_after_the_longest_call():
+    members = EtcdMembers(parse_location("127.0.0.1:1/ours"), Access())
+    before = members._connections.channels[0]
     await members.renew()
-    (closing,) = members._left.values()
+    (closing,) = members._retired.values()
     await closing
-    assert asyncio.get_running_loop().time() == LONGEST_CALL + PAUSE
-    assert LONGEST_CALL >= 2 * etcd_calls.DEADLINE  # one call to log in, and one with the token
-    assert not members._left
+    assert asyncio.get_running_loop().time() == MAX_CALL_SECONDS + RETRY_INTERVAL
+    assert MAX_CALL_SECONDS >= 2 * etcd_calls.CALL_TIMEOUT  # one call to log in, and one with the token
+    assert not members._retired
     assert before.get_state() is grpc.ChannelConnectivity.SHUTDOWN
-    assert members._way.channels[0].get_state() is grpc.ChannelConnectivity.IDLE
+    assert members._connections.channels[0].get_state() is grpc.ChannelConnectivity.IDLE
     await members.close()
 
 
-async def test_members_with_tls_ask_for_a_certificate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+async def test_etcd_with_tls_needs_client_certificate_and_trusted_ca(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     ours, theirs = Authority(), Authority("theirs")
     member, client = ours.issue("member", "127.0.0.1"), ours.issue("fl")
     files = {"ca": ours.pem, "theirs": theirs.pem, "member": member.pem, "client": client.pem}
@@ -685,14 +689,14 @@ async def test_members_with_tls_ask_for_a_certificate(tmp_path: Path, monkeypatc
         (tmp_path / name).write_text(text)
     options = (f"--cert-file={tmp_path}/member", f"--key-file={tmp_path}/member.key", "--client-cert-auth")
     tls = (f"--cacert={tmp_path}/ca", f"--cert={tmp_path}/client", f"--key={tmp_path}/client.key")
-    with started(*options, f"--trusted-ca-file={tmp_path}/ca", tls=tls) as etcd:
+    with etcd_cluster(*options, f"--trusted-ca-file={tmp_path}/ca", tls=tls) as etcd:
         location = parse_location(f"{','.join(etcd.hosts)}/ours")
 
         shown = {"certificate": f"{tmp_path}/client", "key": f"{tmp_path}/client.key"}
         store = await EtcdStore.open(location, Access(ca=f"{tmp_path}/ca", **shown))
         await store.transact(guards={}, puts={"a": b"1"}, deletes=[])
         await store.close()
-        monkeypatch.setattr(etcd_calls, "PATIENCE", 1.0)
+        monkeypatch.setattr(etcd_calls, "TOTAL_TIMEOUT", 1.0)
         for access in (Access(), Access(ca=f"{tmp_path}/ca"), Access(ca=f"{tmp_path}/theirs", **shown)):
             with pytest.raises(StoreUnavailable):
                 await EtcdStore.open(location, access)
@@ -700,19 +704,19 @@ async def test_members_with_tls_ask_for_a_certificate(tmp_path: Path, monkeypatc
             await EtcdStore.open(location, Access(ca=f"{tmp_path}/nothing"))
 
 
-async def test_a_user_has_a_password_and_one_prefix(tmp_path: Path):
+async def test_etcd_user_is_limited_to_its_password_and_prefix(tmp_path: Path):
     secret = tmp_path / "password"
     secret.write_text("s3cret-of-ours\n")
-    with started() as etcd:
+    with etcd_cluster() as etcd:
         _limited(etcd, "fl:s3cret-of-ours")
         hosts = ",".join(etcd.hosts)
 
         access = Access(user="fl", password_file=str(secret))
         store = await EtcdStore.open(parse_location(f"{hosts}/ours"), access)
         first = await store.transact(guards={}, puts={"a": b"1"}, deletes=[])
-        store._members._way.token = "of yesterday"
+        store._members._connections.token = "of yesterday"
         assert [batch.revision for batch in await store.changes(0)] == [first]
-        store._members._way.token = "of yesterday"
+        store._members._connections.token = "of yesterday"
         await store.transact(guards={"a": first}, puts={"a": b"2"}, deletes=[])
         await store.close()
         with pytest.raises(StoreUnavailable, match="permission denied"):
@@ -723,10 +727,10 @@ async def test_a_user_has_a_password_and_one_prefix(tmp_path: Path):
         assert "s3cret" not in str(refused.value)
 
 
-async def test_a_member_that_is_slow_to_let_anybody_in_is_reached_all_the_same(etcd: Etcd):
+async def test_etcd_member_behind_a_slow_connection_is_usable(etcd: EtcdCluster):
     """A member behind a slow connection is usable, because the hosts of members may be overloaded."""
 
-    way = await asyncio.start_server(_Between(etcd.hosts[0], 0.3).lead, "127.0.0.1", 0)
+    way = await asyncio.start_server(DelayingProxy(etcd.hosts[0], 0.3).connect_to, "127.0.0.1", 0)
     async with way:
         port = way.sockets[0].getsockname()[1]
         store = await EtcdStore.open(parse_location(f"127.0.0.1:{port}/slow{next(_NUMBERS)}"), Access())
@@ -734,22 +738,22 @@ async def test_a_member_that_is_slow_to_let_anybody_in_is_reached_all_the_same(e
         await store.close()
 
 
-async def test_what_is_written_without_an_end_is_not_gathered_for_ever(opened, monkeypatch: pytest.MonkeyPatch):
+async def test_stream_is_abandoned_when_a_change_exceeds_the_size_limit(opened, monkeypatch: pytest.MonkeyPatch):
     """The stream gives up when more is written than one change may contain, as by a copy that writes the head last."""
-    monkeypatch.setattr("fairlead.store.etcd_feed.LARGEST", 50_000)
+    monkeypatch.setattr("fairlead.store.etcd_feed.MAX_TRANSACTION_BYTES", 50_000)
 
     store, other = await opened(), await opened()
     first = await store.transact(guards={}, puts={"a": b"1"}, deletes=[])
     following = other.watch(first)
     waiting = asyncio.ensure_future(anext(following))
-    whole = await EtcdWhole.open(parse_location(store._where.removeprefix("etcd://")), Access())
-    await whole.seal(SEAL, None)
+    whole = await EtcdBulkStore.open(parse_location(store._where.removeprefix("etcd://")), Access())
+    await whole.set_fence(SEAL, None)
     filled = [Document(key=f"k/{each}", revision=1, value=b"x" * 10_000) for each in range(20)]
     await whole.put(SEAL, filled)
     with pytest.raises(Compacted, match="more was written than one change"):
-        await anext(transactions(store._members, store._keys, first, DEADLINE))
+        await anext(stream_transactions(store._members, store._keys, first, DEADLINE))
     await eventually_equal(lambda: other._feed.since(first), None)  # the stream gave up
-    await watch_loop(0.3, waiting.done, "nothing is told of what has no end", holds=lambda found: not found)
+    await assert_holds_on_loop(0.3, waiting.done, "nothing is told of what has no end", holds=lambda found: not found)
     assert await other.changes(first) == []
     assert not waiting.done()
     await whole.finish(SEAL, 0)
@@ -762,8 +766,8 @@ async def test_what_is_written_without_an_end_is_not_gathered_for_ever(opened, m
         await each.close()
 
 
-async def test_one_change_is_told_as_a_whole_however_large(opened, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("fairlead.store.etcd_feed.MOST", 50)
+async def test_large_change_is_delivered_as_one_batch(opened, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("fairlead.store.etcd_feed.MAX_TRANSACTION_DOCUMENTS", 50)
 
     store, other = await opened(), await opened()
     following = other.watch(await store.transact(guards={}, puts={"a": b"1"}, deletes=[]))
@@ -776,7 +780,7 @@ async def test_one_change_is_told_as_a_whole_however_large(opened, monkeypatch: 
     await other.close()
 
 
-async def test_a_server_of_an_etcd_that_others_compact_follows_on_its_stream(etcd: Etcd, opened):
+async def test_follower_keeps_its_stream_after_a_compaction_by_others(etcd: EtcdCluster, opened):
     """A server follows its stream after a compaction by others, although the history starts after the last change."""
 
     store, other = await opened(), await opened()
@@ -787,7 +791,9 @@ async def test_a_server_of_an_etcd_that_others_compact_follows_on_its_stream(etc
     following = other.watch(await other.head())
     waiting = asyncio.ensure_future(anext(following))
     await eventually_equal(lambda: other._feed.since(first), [])
-    await watch_loop(0.3, lambda: other._feed.since(first), "the stream goes on", holds=lambda found: found == [])
+    await assert_holds_on_loop(
+        0.3, lambda: other._feed.since(first), "the stream goes on", holds=lambda found: found == []
+    )
     last = await store.transact(guards={}, puts={"a": b"2"}, deletes=[])
     assert (await waiting).revision == last
     await following.aclose()
@@ -795,7 +801,7 @@ async def test_a_server_of_an_etcd_that_others_compact_follows_on_its_stream(etc
     await other.close()
 
 
-class _FailsWhenCancelled(Members):
+class _FailsWhenCancelled(EtcdMembers):
     """Members whose call fails once at the moment of its cancellation, as in gRPC."""
 
     failed = False
@@ -807,33 +813,33 @@ class _FailsWhenCancelled(Members):
             if self.failed:
                 raise
             self.failed = True
-            raise Unreached("no leader") from None
+            raise EtcdUnreachable("no leader") from None
         yield create
 
 
-async def test_a_stream_that_is_given_up_ends_though_its_call_failed_meanwhile(etcd: Etcd):
+async def test_closing_feed_ends_although_its_call_failed(etcd: EtcdCluster):
     location = parse_location(f"{','.join(etcd.hosts)}/faults{next(_NUMBERS)}")
-    feed = Feed(_FailsWhenCancelled(location, Access()), Keys(location.prefix, "session"))
+    feed = Feed(_FailsWhenCancelled(location, Access()), EtcdKeys(location.prefix, "session"))
     feed.start()
     await eventually_equal(lambda: feed.since(0), [])  # the stream is established
     await asyncio.wait_for(feed.close(), DEADLINE)
 
 
-async def test_a_reader_of_a_stream_that_begins_with_nothing_new_waits_for_no_change(etcd: Etcd, opened):
+async def test_reader_of_a_stream_without_changes_does_not_wait(etcd: EtcdCluster, opened):
     """A reader of a stream without changes does not wait, even if it called before the stream had a revision."""
     store = await opened()
     last = await store.transact(guards={}, puts={"a": b"1"}, deletes=[])
     feed = Feed(store._members, store._keys)
     feed.start()
-    told = asyncio.ensure_future(feed.news(last - 1))
+    told = asyncio.ensure_future(feed.wait_after(last - 1))
     await eventually_equal(lambda: feed.since(last), [])
-    await turns()
+    await run_ready_tasks()
     assert told.done(), "nobody writes, so nobody would wake it"
-    assert await feed.up_to(last, last) == []
-    await feed.lose()  # the next stream has the same position
-    told = asyncio.ensure_future(feed.news(last - 1))
+    assert await feed.read_up_to(last, last) == []
+    await feed.reset()  # the next stream has the same position
+    told = asyncio.ensure_future(feed.wait_after(last - 1))
     await eventually_equal(lambda: feed.since(last), [])
-    await turns()
+    await run_ready_tasks()
     assert told.done()
     await feed.close()
     await store.close()

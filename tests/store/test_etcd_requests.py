@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.store.etcd_requests import OPERATIONS, has_room, nested, put
+from fairlead.store.etcd_requests import MAX_OPERATIONS, has_room, nest, put
 from fairlead.store.interface import TooLarge
 
 LARGEST = 42 * 43 * 43
@@ -28,22 +28,22 @@ def leaves(operations: Sequence[Any]) -> Iterator[bytes]:
 
 
 @given(st.integers(0, 140), st.integers(0, 3_000))
-def test_what_has_room_is_what_etcd_takes_in_its_order(beside: int, number: int):
+def test_nested_transaction_keeps_order_and_the_etcd_operation_limit(beside: int, number: int):
     keys = [b"%d" % each for each in range(number)]
     operations = [put(key, b"") for key in keys]
     if not has_room(beside, number):
         with pytest.raises(TooLarge, match="make it in several"):
-            nested(operations, beside)
+            nest(operations, beside)
         return
-    done = nested(operations, beside)
-    assert depth(done, beside) <= OPERATIONS
+    done = nest(operations, beside)
+    assert depth(done, beside) <= MAX_OPERATIONS
     assert list(leaves(done)) == keys
 
 
 @pytest.mark.parametrize(
     ("beside", "most"), [(0, LARGEST), (42, LARGEST), (105, 105 * 11 * 12), (125, 250), (127, 128), (128, 128)]
 )
-def test_there_is_room_for_so_many_beside_so_many_comparisons(beside: int, most: int):
+def test_transaction_capacity_shrinks_with_the_number_of_comparisons(beside: int, most: int):
     assert has_room(beside, most)
     assert not has_room(beside, most + 1)
-    assert not has_room(OPERATIONS + 1, 1)
+    assert not has_room(MAX_OPERATIONS + 1, 1)

@@ -10,7 +10,7 @@ from fairlead.model.documents.owner import Kind, Owner
 from fairlead.model.registry.changeset import Changes, apply_changes
 from fairlead.model.registry.facts import Fact
 from fairlead.model.snapshot import Snapshot
-from fairlead.runtime.steps import at_once
+from fairlead.runtime.steps import run_to_completion
 from fairlead.store.model import Model
 from fairlead.store.sqlite import SqliteStore
 from harness.story import parse_model
@@ -36,18 +36,18 @@ def concerned(old: Snapshot, new: Snapshot, news: ProxyNews) -> Iterator[Owner]:
     return (Owner(Kind.LOAD_BALANCER, each) for each in sorted(found & set(new.load_balancers)))
 
 
-PROXIES: Fact[ProxyNews] = Fact(field="proxies", observer="this test", concerns=concerned, step=1)
+PROXIES: Fact[ProxyNews] = Fact(field="proxies", observer="this test", affected_owners=concerned, derive_batch_size=1)
 MODEL = "network net1 10.0.0.0/24\nweb vip=10.0.0.10 on=net1 tcp:80=-\napi vip=10.0.0.20 on=net1 tcp:80=-"
 
 
-async def test_a_new_sort_of_fact_is_its_class_a_field_and_a_declaration(tmp_path: Path):
+async def test_new_kind_of_fact_needs_a_class_a_field_and_a_declaration(tmp_path: Path):
     documents, _ = parse_model(MODEL, {})
     known = apply_changes(WithProxies(), Changes(puts=tuple(documents.values())), 1)
     proxy = Proxy(serves=frozenset({"web", "api", "gone"}))
     store = await SqliteStore.open(tmp_path / "s.db")
     model, told = Model(store, lambda snapshot, owner: None, known), list[tuple[Owner, ...]]()
     model.subscribe(told.append)
-    at_once(model.observe(PROXIES, {"node1": proxy, "node2": None}))
+    run_to_completion(model.observe(PROXIES, {"node1": proxy, "node2": None}))
     assert isinstance(model.snapshot, WithProxies)
     assert dict(model.snapshot.proxies) == {"node1": proxy}
     assert told == [(Owner(Kind.LOAD_BALANCER, "api"),), (Owner(Kind.LOAD_BALANCER, "web"),)]

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from fairlead.runtime.fair_semaphore import FairSemaphore, Gone, TooMany
+from fairlead.runtime.fair_semaphore import ClientDisconnected, FairSemaphore, WaitQueueFull
 
 pytestmark = pytest.mark.virtual_clock
 
@@ -15,7 +15,7 @@ async def take(turns: FairSemaphore, key: str, order: list[str]) -> None:
         await asyncio.sleep(0)
 
 
-async def test_lines_are_served_in_rounds():
+async def test_keys_are_served_round_robin():
     turns, order = FairSemaphore(at_once=1, of_one=1, waiting=100), list[str]()
     await asyncio.gather(
         *(take(turns, "a", order) for _ in range(50)), take(turns, "b", order), take(turns, "c", order)
@@ -24,7 +24,7 @@ async def test_lines_are_served_in_rounds():
     assert (len(order), turns.waiting) == (52, 0)
 
 
-async def test_one_key_has_so_many_at_once_and_others_are_not_kept_waiting():
+async def test_one_key_has_a_concurrency_limit_that_does_not_delay_others():
     turns, order = FairSemaphore(of_one=2, waiting=10), list[str]()
     async with turns.turn("a"), turns.turn("a"):
         third = asyncio.create_task(take(turns, "a", order))
@@ -35,19 +35,19 @@ async def test_one_key_has_so_many_at_once_and_others_are_not_kept_waiting():
     assert order == ["b", "a"]
 
 
-async def test_a_line_has_an_end_and_so_have_all_of_them():
+async def test_queue_of_one_key_and_the_total_queue_are_bounded():
     turns = FairSemaphore(at_once=1, of_one=1, waiting=2, in_all=3)
     async with turns.turn("a"):
         waiting = [asyncio.create_task(take(turns, key, [])) for key in ("a", "a", "b")]
         await asyncio.sleep(0)
         for key in ("a", "b", "c"):
-            with pytest.raises(TooMany):
+            with pytest.raises(WaitQueueFull):
                 await take(turns, key, [])
     await asyncio.gather(*waiting)
     await take(turns, "c", [])
 
 
-async def test_who_leaves_is_not_waited_for():
+async def test_cancelled_or_timed_out_waiters_are_skipped():
     turns, order, gone = FairSemaphore(at_once=1, of_one=1, waiting=9), list[str](), asyncio.Event()
 
     async def leave() -> None:
@@ -60,7 +60,7 @@ async def test_who_leaves_is_not_waited_for():
         staying = asyncio.create_task(take(turns, "c", order))
         await asyncio.sleep(0)
         gone.set()
-        with pytest.raises(Gone):
+        with pytest.raises(ClientDisconnected):
             await leaving
         cancelled.cancel()
         with pytest.raises(TimeoutError):
@@ -72,7 +72,7 @@ async def test_who_leaves_is_not_waited_for():
     await take(turns, "a", order)
 
 
-async def test_a_turn_that_comes_as_one_leaves_goes_to_the_next():
+async def test_turn_granted_to_a_cancelled_waiter_goes_to_the_next():
     turns, order = FairSemaphore(at_once=1, of_one=1, waiting=9), list[str]()
     async with turns.turn("a"):
         leaving, staying = (asyncio.create_task(take(turns, key, order)) for key in ("b", "c"))
@@ -82,7 +82,7 @@ async def test_a_turn_that_comes_as_one_leaves_goes_to_the_next():
     assert order == ["c"]
 
 
-async def test_a_turn_that_counts_no_more_is_given_back_once():
+async def test_slot_of_a_slow_holder_is_released_once_after_its_time():
     semaphore, never = FairSemaphore(at_once=1, of_one=1, waiting=10), asyncio.Event()
 
     async def hang(key: str) -> None:

@@ -7,21 +7,21 @@ from pathlib import Path
 import pytest
 
 from fairlead.model.documents.owner import Owner
-from fairlead.model.documents.unmanaged import is_foreign
+from fairlead.model.documents.unmanaged import is_unmanaged
 from fairlead.model.snapshot import Aggregate, Snapshot
 from fairlead.store.codec import encode
 from fairlead.store.model import Model, Published
 from fairlead.store.sqlite import SqliteStore
 from harness.stories import STORIES
-from harness.story import Story
+from harness.story import Case
 
 NOT_COMPARED = {"part_histories", "macs", "subnet_network"}
 """Fields that are not compared: skipped versions are unknown, and documents of a case may share a MAC or subnet id."""
 
 
-def is_stored(story: Story) -> bool:
+def is_stored(story: Case) -> bool:
     """Return whether every document is stored, that is, none is of an unmanaged network."""
-    return not any(is_foreign(each) for state in story.states for each in state.documents.values())
+    return not any(is_unmanaged(each) for state in story.states for each in state.documents.values())
 
 
 async def move(store: SqliteStore, old: Mapping[Owner, Aggregate], new: Mapping[Owner, Aggregate]) -> None:
@@ -37,12 +37,12 @@ def known(snapshot: Snapshot) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("story", [each for each in STORIES if is_stored(each)], ids=lambda story: story.path.stem)
-async def test_whatever_was_written_meanwhile_is_known_then(
-    story: Story, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_follower_far_behind_finds_every_missed_change(
+    story: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """A re-read finds every missed change: the store moves from state to state, to empty, and to the last state."""
-    monkeypatch.setattr("fairlead.store.sqlite.FEED", 1)
-    monkeypatch.setattr("fairlead.store.full_read.PAGE", 7)
+    monkeypatch.setattr("fairlead.store.sqlite.MAX_FEED_TRANSACTIONS", 1)
+    monkeypatch.setattr("fairlead.store.full_read.PAGE_SIZE", 7)
 
     store = await SqliteStore.open(tmp_path / "s.db")
     model = await Model.load(store, lambda *_: None)

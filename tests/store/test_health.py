@@ -12,11 +12,11 @@ from immutables import Map
 
 from fairlead.model.documents.health import Endpoint, Health
 from fairlead.model.documents.owner import Owner
-from fairlead.model.documents.probe_result import Sighting
+from fairlead.model.documents.probe_result import ProbeResult
 from fairlead.model.queries.probes import targets
-from fairlead.model.queries.reasons import reasons
+from fairlead.model.queries.reasons import explain_down
 from fairlead.model.registry.changeset import Changes, apply_changes
-from fairlead.model.registry.facts import AGENTS_PROBE, HEALTH, SIGHTINGS
+from fairlead.model.registry.facts import AGENTS_PROBE, HEALTH, PROBE_RESULTS
 from fairlead.model.snapshot import Snapshot
 from fairlead.store.model import Model
 from fairlead.store.sqlite import SqliteStore
@@ -32,7 +32,7 @@ def see(model: Model, news: Mapping[Endpoint, Health | None]) -> None:
         pass
 
 
-async def test_who_is_down_is_told_with_the_reason(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+async def test_down_member_is_logged_with_the_reason(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     store = await SqliteStore.open(tmp_path / "s.db")
     with caplog.at_level(logging.INFO, "fairlead.store.model"):
         model = await Model.load(store, lambda snapshot, owner: None)
@@ -47,7 +47,7 @@ async def test_who_is_down_is_told_with_the_reason(tmp_path: Path, caplog: pytes
     assert "no machine of this project has its address" in told[1]
 
 
-async def test_replicas_that_are_down_are_told_of_by_their_ports(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+async def test_down_replicas_are_logged_by_port(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     lines = "port vm1 net1 10.0.0.11 name=db-1", "local-ip lip net1 10.0.0.200 name=db monitor=TCP+port=80 +vm1 +vm2"
     model_text = "\n".join(["network net1 10.0.0.0/24", lines[0], "port vm2 net1 10.0.0.12", lines[1]])
     documents, _ = parse_model(model_text, {})
@@ -65,7 +65,7 @@ async def test_replicas_that_are_down_are_told_of_by_their_ports(tmp_path: Path,
     ]
 
 
-async def test_health_is_told_kept_and_never_stored(tmp_path: Path):
+async def test_health_is_published_and_kept_in_memory_but_not_stored(tmp_path: Path):
     store = await SqliteStore.open(tmp_path / "s.db")
     model = await Model.load(store, lambda snapshot, owner: None)
     told: list[tuple[Owner, ...]] = []
@@ -86,7 +86,7 @@ async def test_health_is_told_kept_and_never_stored(tmp_path: Path):
     await store.close()
 
 
-async def test_what_is_seen_while_a_change_is_being_stored_is_not_lost(tmp_path: Path):
+async def test_probe_result_during_a_write_is_not_lost(tmp_path: Path):
     store = await SqliteStore.open(tmp_path / "s.db")
     model = await Model.load(store, lambda snapshot, owner: None)
     writing = asyncio.create_task(model.write(lambda _: Changes(puts=tuple(DOCUMENTS.values()))))
@@ -109,7 +109,7 @@ local-ip lip net1 10.0.0.200 name=db monitor=TCP+port=81 +vm1
 """
 
 
-async def test_the_reason_that_an_agent_saw_is_the_one_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+async def test_down_reason_in_the_log_is_the_error_of_the_agent(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     documents, _ = parse_model(AGENTS.strip(), {})
     store = await SqliteStore.open(tmp_path / "s.db")
     errors = {"vm1": "it answers 500", "vm2": "no answer within 3 s"}
@@ -120,8 +120,8 @@ async def test_the_reason_that_an_agent_saw_is_the_one_in_the_log(tmp_path: Path
         await model.write(lambda _: Changes(puts=tuple(documents.values())))
         web, lip = model.snapshot.load_balancers["web"], model.snapshot.local_ips["lip"]
         for each in [*targets(model.snapshot, web), *targets(model.snapshot, lip)]:
-            seen = Sighting(health=Health.ERROR, chassis="n1", since=NOON, error=errors[each.endpoint.port_id])
-            for _ in model.observe(SIGHTINGS, {each.endpoint: seen}):
+            seen = ProbeResult(health=Health.ERROR, chassis="n1", since=NOON, error=errors[each.endpoint.port_id])
+            for _ in model.observe(PROBE_RESULTS, {each.endpoint: seen}):
                 pass
     await store.close()
     assert [line.partition(" that are down: ")[2] for line in caplog.messages if "that are down" in line] == [
@@ -129,10 +129,10 @@ async def test_the_reason_that_an_agent_saw_is_the_one_in_the_log(tmp_path: Path
         "10.0.0.11:80 (it answers 500), [fd00::12]:80 (no answer within 3 s)",
         "10.0.0.11 (it answers 500)",
     ]
-    assert set(reasons(model.snapshot, web).values()) == set(errors.values())
+    assert set(explain_down(model.snapshot, web).values()) == set(errors.values())
 
 
-async def test_the_reasons_of_a_member_with_several_ports_are_told_by_port():
+async def test_down_reasons_of_a_member_are_grouped_by_port():
     lines = """
 network net1 10.0.0.0/24
 port vm1 net1 10.0.0.11
@@ -144,12 +144,12 @@ api vip=10.0.0.10 on=net1 for=net1 tcp:80-83{monitor=TCP}=a/10.0.0.11
     api = snapshot.load_balancers["api"]
     first = [each.endpoint for each in targets(snapshot, api) if each.endpoint.port_id == "vm1"]
     seen = {
-        each: Sighting(health=Health.ERROR, chassis="n1", since=NOON, error=f"it answers {420 + each.number}")
+        each: ProbeResult(health=Health.ERROR, chassis="n1", since=NOON, error=f"it answers {420 + each.port}")
         for each in first
     }
-    told = reasons(replace(snapshot, sightings=Map(seen)), api)["api-a"]
+    told = explain_down(replace(snapshot, sightings=Map(seen)), api)["api-a"]
     assert told == (
         f"{Health.ERROR.value}: port 80: it answers 500; port 81: it answers 501; port 82: it answers 502 and 1 more"
     )
-    told = reasons(replace(snapshot, sightings=Map({first[1]: seen[first[1]]})), api)["api-a"]
+    told = explain_down(replace(snapshot, sightings=Map({first[1]: seen[first[1]]})), api)["api-a"]
     assert told == f"{Health.PARTLY.value}: port 81: it answers 501"

@@ -18,7 +18,7 @@ def register(state: Hashable, operation: Operation) -> tuple[Hashable, ...]:
 
 def of(*operations: tuple[str, int, float, float]) -> list[str]:
     """Check a history of (action, value, request time, response time)."""
-    history = [Operation(key="x", action=a, value=v, asked=b, answered=e) for a, v, b, e in operations]
+    history = [Operation(key="x", action=a, value=v, called_at=b, returned_at=e) for a, v, b, e in operations]
     return contradictions(history, 0, register)
 
 
@@ -35,7 +35,7 @@ def of(*operations: tuple[str, int, float, float]) -> list[str]:
         [("write", 1, 0, UNKNOWN), ("write", 2, 5, 6), ("read", 2, 7, 8), ("read", 1, 9, 10)],
     ],
 )
-def test_what_can_have_been(history: list[tuple[str, int, float, float]]):
+def test_possible_history_is_accepted(history: list[tuple[str, int, float, float]]):
     assert of(*history) == []
 
 
@@ -51,7 +51,7 @@ def test_what_can_have_been(history: list[tuple[str, int, float, float]]):
         [("write", 1, 5, UNKNOWN), ("read", 1, 0, 1)],  # read before the write's request
     ],
 )
-def test_what_cannot_have_been(history: list[tuple[str, int, float, float]]):
+def test_impossible_history_is_found(history: list[tuple[str, int, float, float]]):
     assert of(*history) == ["x"]
 
 
@@ -59,7 +59,7 @@ def test_what_cannot_have_been(history: list[tuple[str, int, float, float]]):
     st.lists(st.tuples(st.booleans(), st.floats(0, 1), st.floats(0, 1)), max_size=30),
     st.randoms(use_true_random=False),
 )
-def test_whatever_was_done_one_after_the_other_is_accepted_however_it_overlapped(drawn, random):  # type: ignore[no-untyped-def]
+def test_sequential_history_is_accepted_with_any_overlap(drawn, random):  # type: ignore[no-untyped-def]
     """Sequential histories are accepted with any overlap: each operation takes effect between its request and its
     response."""
     state, history = 0, []
@@ -70,7 +70,7 @@ def test_whatever_was_done_one_after_the_other_is_accepted_however_it_overlapped
     assert of(*history) == []
 
 
-def test_keys_are_judged_alone():
-    right = Operation(key="a", action="read", value=0, asked=0, answered=1)
-    wrong = Operation(key="b", action="read", value=7, asked=0, answered=1)
+def test_keys_of_a_history_are_checked_independently():
+    right = Operation(key="a", action="read", value=0, called_at=0, returned_at=1)
+    wrong = Operation(key="b", action="read", value=7, called_at=0, returned_at=1)
     assert contradictions([wrong, right], 0, register) == ["b"]

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from fairlead.model.documents.owner import Kind, Owner
-from fairlead.store.copy import Compared, Differs, Move, copy
+from fairlead.store.copy import CopyComparison, CopyDiffers, CopyJob, copy
 from fairlead.store.interface import Compacted, Conflict, Store, StoreUnavailable
-from fairlead.store.migration_fence import Sealed
+from fairlead.store.migration_fence import StoreFenced
 from fairlead.store.model import Model
-from fairlead.store.opening import find_whole, make_whole, open_store
-from fairlead.store.whole import Refused
-from harness.etcd import Etcd, started
-from harness.filled import GONE, fill, mtu, with_store, write_something
+from fairlead.store.opening import create_bulk_store, find_bulk_store, open_store
+from fairlead.store.whole import BulkOperationRejected
+from harness.etcd import EtcdCluster, etcd_cluster
+from harness.filled import DELETED_CLAIM, mtu, populate, run_with_store, write_something
 from harness.waiting import eventually
 
 pytestmark = pytest.mark.slow
@@ -30,8 +30,8 @@ NET = Owner(Kind.NETWORK, "net1")
 
 
 @pytest.fixture(scope="module")
-def etcd() -> Iterator[Etcd]:
-    with started() as cluster:
+def etcd() -> Iterator[EtcdCluster]:
+    with etcd_cluster() as cluster:
         yield cluster
 
 
@@ -39,7 +39,7 @@ Urls = Callable[[str], str]
 
 
 @pytest.fixture
-def urls(etcd: Etcd, tmp_path: Path) -> Urls:
+def urls(etcd: EtcdCluster, tmp_path: Path) -> Urls:
     """Return a factory of URLs of new stores, by kind."""
     return lambda kind: (
         f"{etcd.url}/move{next(_NUMBERS)}" if kind == "etcd" else f"sqlite://{tmp_path}/{next(_NUMBERS)}.db"
@@ -52,12 +52,12 @@ def ends(request: pytest.FixtureRequest, urls: Urls) -> tuple[str, str]:
     return urls(one), urls(other)
 
 
-def move(source: str, target: str, *, replaces: bool = False) -> Move:
-    return Move(source=source, target=target, since="now", id=str(next(_NUMBERS)), replaces=replaces)
+def move(source: str, target: str, *, replaces: bool = False) -> CopyJob:
+    return CopyJob(source=source, target=target, since="now", id=str(next(_NUMBERS)), replaces=replaces)
 
 
-async def copied(source: str, target: str, *, replaces: bool = False) -> Compared:
-    one, other = await find_whole(source), await make_whole(target)
+async def copied(source: str, target: str, *, replaces: bool = False) -> CopyComparison:
+    one, other = await find_bulk_store(source), await create_bulk_store(target)
     try:
         return await copy(one, other, move(source, target, replaces=replaces), lambda *_: None)
     finally:
@@ -65,11 +65,11 @@ async def copied(source: str, target: str, *, replaces: bool = False) -> Compare
         await other.close()
 
 
-async def test_a_deployment_moves_whole_and_nobody_sees_an_older_revision(ends: tuple[str, str]):
+async def test_migration_moves_all_documents_and_revisions_only_grow(ends: tuple[str, str]):
     source, target = ends
 
     running = await open_store(source)
-    await fill(running)
+    await populate(running)
     model = await Model.load(running, lambda *_: None)
     before, old = model.snapshot, model.snapshot.revision
     documents, _ = await running.range("")
@@ -80,7 +80,7 @@ async def test_a_deployment_moves_whole_and_nobody_sees_an_older_revision(ends: 
         await model.write(mtu(1))
     assert await running.range("") == (documents, old)
     await running.close()
-    with pytest.raises(Sealed, match="has moved to"):
+    with pytest.raises(StoreFenced, match="has moved to"):
         await open_store(source)
 
     moved = await open_store(target)
@@ -88,7 +88,7 @@ async def test_a_deployment_moves_whole_and_nobody_sees_an_older_revision(ends: 
     assert [(each.key, each.value) for each in found] == [(each.key, each.value) for each in documents]
     assert all(new.revision >= was.revision for new, was in zip(found, documents, strict=True))
     assert revision >= old
-    assert await moved.deleted() == {GONE}
+    assert await moved.deleted() == {DELETED_CLAIM}
     there = await Model.load(moved, lambda *_: None)
     assert there.snapshot.load_balancers == before.load_balancers
     follower = await Model.load(other := await open_store(target), lambda *_: None)
@@ -103,30 +103,30 @@ async def test_a_deployment_moves_whole_and_nobody_sees_an_older_revision(ends: 
     await moved.close()
 
 
-async def test_back_again_is_a_copy_like_any_other(urls: Urls):
+async def test_migration_back_needs_replace_and_seals_the_other_store(urls: Urls):
     source, target = urls("sqlite"), urls("etcd")
 
-    await with_store(source, fill)
+    await run_with_store(source, populate)
     await copied(source, target)
-    await with_store(target, lambda store: store.transact(guards={}, puts={"claim/new": b"port/x"}, deletes=[]))
-    with pytest.raises(Refused, match=r"has moved .*newer"):
+    await run_with_store(target, lambda store: store.transact(guards={}, puts={"claim/new": b"port/x"}, deletes=[]))
+    with pytest.raises(BulkOperationRejected, match=r"has moved .*newer"):
         await copied(source, target, replaces=True)
-    with pytest.raises(Refused, match="--replace"):
+    with pytest.raises(BulkOperationRejected, match="--replace"):
         await copied(target, source)
     await copied(target, source, replaces=True)
     store = await open_store(source)
     assert await store.get("claim/new")
     await store.close()
-    with pytest.raises(Sealed, match="has moved to sqlite://"):
+    with pytest.raises(StoreFenced, match="has moved to sqlite://"):
         await open_store(target)
 
 
-async def test_what_should_not_be_copied_is_left_as_it_was(urls: Urls):
+async def test_rejected_copy_leaves_both_stores_unchanged(urls: Urls):
     one, other, empty = urls("sqlite"), urls("etcd"), urls("etcd")
     nothing = Path(f"{one}.db".removeprefix("sqlite://"))
 
-    await with_store(one, fill)
-    await with_store(other, fill)
+    await run_with_store(one, populate)
+    await run_with_store(other, populate)
     for source, target, words in (
         (one, other, "is not empty.*--replace"),
         (one, one, "is one store"),
@@ -134,22 +134,22 @@ async def test_what_should_not_be_copied_is_left_as_it_was(urls: Urls):
         (f"{one}.db", other, "no such file"),
         (other, other.replace("127.0.0.1", "localhost"), "is not empty"),
     ):
-        with pytest.raises((Refused, StoreUnavailable), match=words):
+        with pytest.raises((BulkOperationRejected, StoreUnavailable), match=words):
             await copied(source, target)
-    with pytest.raises(Refused, match="is the same store"):
+    with pytest.raises(BulkOperationRejected, match="is the same store"):
         await copied(other, other.replace("127.0.0.1", "localhost"), replaces=True)
     for url in (one, other):
-        await with_store(url, write_something)
+        await run_with_store(url, write_something)
     assert not nothing.exists()
 
 
 KILLED = """
 import os, signal, sys
 import fairlead.store.whole as whole
-whole.PAGE = 5
+whole.PAGE_SIZE = 5
 from fairlead.store import etcd_whole, sqlite_whole
 from fairlead.cli.main import main
-for each in (etcd_whole.EtcdWhole, sqlite_whole.SqliteWhole):
+for each in (etcd_whole.EtcdBulkStore, sqlite_whole.SqliteBulkStore):
     async def put(self, seal, documents, put=each.put, left=[1]):
         if not left:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -161,28 +161,28 @@ main(["store", "copy", *sys.argv[1:]])
 
 
 @pytest.mark.parametrize("ends", PAIRS[:2], indirect=True)
-async def test_a_copy_that_was_killed_is_nobodys_to_serve_from_and_begins_again(ends: tuple[str, str]):
+async def test_killed_copy_is_sealed_and_can_be_repeated(ends: tuple[str, str]):
     source, target = ends
-    await with_store(source, fill)
+    await run_with_store(source, populate)
     killed = subprocess.run([sys.executable, "-c", KILLED, *ends], check=False, capture_output=True)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
 
-    with pytest.raises(Sealed, match="half of it"):
+    with pytest.raises(StoreFenced, match="half of it"):
         await open_store(target)
-    with pytest.raises(Sealed, match="fairlead store reopen"):
+    with pytest.raises(StoreFenced, match="fairlead store reopen"):
         await open_store(source)
-    with pytest.raises(Refused, match="half of it"):
+    with pytest.raises(BulkOperationRejected, match="half of it"):
         await copied(target, source, replaces=True)
     compared = await copied(source, target)
     assert compared.differing == 0
-    await with_store(target, write_something)
+    await run_with_store(target, write_something)
 
 
-async def test_a_copy_that_fails_leaves_the_first_store_open(ends: tuple[str, str], monkeypatch: pytest.MonkeyPatch):
+async def test_failed_copy_leaves_the_source_open(ends: tuple[str, str], monkeypatch: pytest.MonkeyPatch):
     source, target = ends
 
-    await with_store(source, fill)
-    one, other = await find_whole(source), await make_whole(target)
+    await run_with_store(source, populate)
+    one, other = await find_bulk_store(source), await create_bulk_store(target)
 
     async def fail(*_: object) -> None:
         raise StoreUnavailable("the disk is full")
@@ -190,43 +190,43 @@ async def test_a_copy_that_fails_leaves_the_first_store_open(ends: tuple[str, st
     monkeypatch.setattr(other, "put", fail)
     with pytest.raises(StoreUnavailable, match="disk is full"):
         await copy(one, other, move(source, target), lambda *_: None)
-    await with_store(source, write_something)
-    with pytest.raises(Sealed, match="half of it"):
+    await run_with_store(source, write_something)
+    with pytest.raises(StoreFenced, match="half of it"):
         await open_store(target)
     await one.close()
     await other.close()
     await copied(source, target)
 
 
-async def test_what_was_written_wrong_is_found_and_stays_closed(ends: tuple[str, str], monkeypatch: pytest.MonkeyPatch):
+async def test_wrong_copy_is_detected_and_stays_sealed(ends: tuple[str, str], monkeypatch: pytest.MonkeyPatch):
     source, target = ends
 
-    await with_store(source, fill)
-    one, other = await find_whole(source), await make_whole(target)
+    await run_with_store(source, populate)
+    one, other = await find_bulk_store(source), await create_bulk_store(target)
     put = other.put
 
     async def spoil(seal, documents) -> None:
         await put(seal, [replace(documents[0], value=b"{}"), *documents[2:]])
 
     monkeypatch.setattr(other, "put", spoil)
-    with pytest.raises(Differs) as found:
+    with pytest.raises(CopyDiffers) as found:
         await copy(one, other, move(source, target), lambda *_: None)
     assert [each.what for each in found.value.compared.first] == ["another text", "only in the first"]
-    with pytest.raises(Sealed):
+    with pytest.raises(StoreFenced):
         await open_store(target)
     await one.close()
     await other.close()
 
 
-async def test_two_at_once_do_not_mix(urls: Urls):
+async def test_concurrent_copies_into_one_store_do_not_mix(urls: Urls):
     one, other, target = urls("sqlite"), urls("etcd"), urls("etcd")
 
     for url in (one, other):
-        await with_store(url, fill)
+        await run_with_store(url, populate)
     done = await asyncio.gather(copied(one, target), copied(other, target), return_exceptions=True)
-    assert sorted(isinstance(each, Refused) for each in done) == [False, True]
-    assert sum(isinstance(each, Compared) for each in done) == 1
-    await with_store(target, write_something)
+    assert sorted(isinstance(each, BulkOperationRejected) for each in done) == [False, True]
+    assert sum(isinstance(each, CopyComparison) for each in done) == 1
+    await run_with_store(target, write_something)
 
 
 FURTHER = 3_000_000
@@ -234,7 +234,7 @@ FURTHER = 3_000_000
 
 
 @pytest.fixture(params=[(0, FURTHER), (FURTHER, 0), (0, 0)])
-def replaced(request: pytest.FixtureRequest, urls: Urls, etcd: Etcd) -> tuple[str, str]:
+def replaced(request: pytest.FixtureRequest, urls: Urls, etcd: EtcdCluster) -> tuple[str, str]:
     """Return a store in etcd, and another one that replaces it; either may have an offset."""
     ends = urls("etcd"), urls("etcd")
     for url, further in zip(ends, request.param, strict=True):
@@ -249,23 +249,23 @@ async def numbered(store: Store) -> dict[str, int]:
     return {each.key: each.revision for each in documents}
 
 
-async def test_servers_that_still_run_on_what_is_replaced_never_see_half_of_it(replaced: tuple[str, str]):
+async def test_running_servers_never_see_a_half_replaced_store(replaced: tuple[str, str]):
     """Servers follow the head, which is written once, last; they continue with the same revisions as all others."""
     target, source = replaced
 
-    await with_store(source, fill)
-    await with_store(target, write_something)
+    await run_with_store(source, populate)
+    await run_with_store(target, write_something)
     running, writing = await open_store(target), await open_store(target)
     _, revision = await running.range("")
-    one, other = await find_whole(source), await make_whole(target)
+    one, other = await find_bulk_store(source), await create_bulk_store(target)
     put, seen = other.put, []
 
     async def look(seal, documents) -> None:
         await put(seal, documents)
         seen.append(await running.changes(revision))
-        with pytest.raises(Sealed, match="half of it"):
+        with pytest.raises(StoreFenced, match="half of it"):
             await running.range("")
-        with pytest.raises(Sealed, match="half of it"):
+        with pytest.raises(StoreFenced, match="half of it"):
             await running.transact(guards={}, puts={"claim/x": b"2"}, deletes=[])
 
     other.put = look  # type: ignore[method-assign]
@@ -284,12 +284,12 @@ async def test_servers_that_still_run_on_what_is_replaced_never_see_half_of_it(r
         await each.close()
 
 
-async def test_a_server_that_follows_has_all_of_what_took_the_place_of_its_store(replaced: tuple[str, str]):
+async def test_follower_receives_the_whole_replacement_of_its_store(replaced: tuple[str, str]):
     target, source = replaced
 
-    await with_store(source, fill)
+    await run_with_store(source, populate)
     running, other = await open_store(target), await open_store(target)
-    await fill(running, 3)
+    await populate(running, 3)
     model, late = await Model.load(running, lambda *_: None), await Model.load(other, lambda *_: None)
     following = asyncio.create_task(model.follow())
     sizes = list[int]()

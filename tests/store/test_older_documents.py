@@ -29,7 +29,7 @@ def read() -> LoadBalancer:
     return balancer
 
 
-def test_actions_of_policies():
+def test_old_l7_policy_actions_are_readable():
     (listener,) = read().listeners
     assert [policy.action for policy in listener.l7policies] == [
         RedirectToUrl(url="https://example.org/", code=None),
@@ -40,7 +40,7 @@ def test_actions_of_policies():
     assert [len(policy.rules) for policy in listener.l7policies] == [1, 0, 1, 0]
 
 
-def test_persistence_of_pools():
+def test_old_session_persistence_is_readable():
     assert [pool.persistence for pool in read().pools] == [
         AppCookiePersistence(cookie_name="who"),
         HttpCookiePersistence(),
@@ -49,7 +49,7 @@ def test_persistence_of_pools():
     ]
 
 
-def test_health_monitors():
+def test_old_health_monitors_are_readable():
     http, tcp, udp, https = (pool.health_monitor for pool in read().pools)
     assert isinstance(http, HttpMonitor)
     assert (http.type, http.http_method, http.url_path) == (MonitorType.HTTP, "GET", "/")
@@ -62,11 +62,11 @@ def test_health_monitors():
     assert (https.type, https.expected_codes, https.http_version) == (MonitorType.HTTPS, "200", None)
 
 
-def test_what_is_written_now_is_read_again():
+def test_old_document_is_readable_after_the_next_write():
     balancer = read()
     assert decode(Owner(Kind.LOAD_BALANCER, balancer.id), encode(balancer)) == balancer
 
 
-def test_ports_of_listeners():
+def test_old_listener_ports_are_readable():
     (listener,) = read().listeners
     assert (listener.ports, listener.port) == (one_port(listener.port), 80)

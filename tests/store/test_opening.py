@@ -36,7 +36,7 @@ async def test_a_url_opens_its_store(tmp_path: Path):
         ("etcd://fl:secret@h1:2379/fairlead", "store.user and store.password_file do"),
     ],
 )
-def test_another_url_says_what_would_be_right(url: str, words: str):
+def test_invalid_store_url_is_rejected_with_the_remedy(url: str, words: str):
     with pytest.raises(ValueError, match=words) as refused:
         check_url(url)
     assert "secret" not in str(refused.value)
@@ -51,7 +51,7 @@ def test_another_url_says_what_would_be_right(url: str, words: str):
         (Access(certificate="c", key="k"), "need TLS"),
     ],
 )
-def test_how_to_come_in_is_whole(access: Access, words: str):
+def test_store_access_options_are_complete_and_for_etcd_only(access: Access, words: str):
     url = "etcd://h1:2379,[2001:db8::1]:2379/fairlead/one"
     check_url(url, Access(ca="ca", certificate="c", key="k"))
     with pytest.raises(ValueError, match=words):

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from fairlead.store.interface import StoreUnavailable
-from fairlead.store.read_barrier import PATIENCE, SHORT_PATIENCE, Looks, NotKnown
-from harness.waiting import turns
+from fairlead.store.read_barrier import SHORT_TIMEOUT, TIMEOUT, ReadBarrier, StoreStale
+from harness.waiting import run_ready_tasks
 
 pytestmark = pytest.mark.virtual_clock
 
@@ -26,49 +26,49 @@ class Slow:
             raise StoreUnavailable("it is away")
 
 
-async def test_all_who_come_while_a_look_is_on_its_way_share_the_next_one():
+async def test_readers_during_a_store_poll_share_the_next_one():
     store = Slow()
-    shared = Looks(store.look)
-    first = [asyncio.create_task(shared.newest()) for _ in range(3)]
-    await turns()
+    shared = ReadBarrier(store.look)
+    first = [asyncio.create_task(shared.wait()) for _ in range(3)]
+    await run_ready_tasks()
     assert store.begun == 1
-    later = [asyncio.create_task(shared.newest()) for _ in range(50)]
-    await turns()
+    later = [asyncio.create_task(shared.wait()) for _ in range(50)]
+    await run_ready_tasks()
     assert store.begun == 1
     store.answers.set()
     await asyncio.gather(*first)
     assert not any(each.done() for each in later)
     await asyncio.gather(*later)
-    assert (store.begun, shared.made, shared.shared) == (2, 2, 53)
+    assert (store.begun, shared.polls, shared.shared) == (2, 2, 53)
 
 
-async def test_a_reader_that_goes_takes_nobodys_look_along():
+async def test_cancelled_reader_does_not_cancel_the_shared_poll():
     store = Slow()
-    shared = Looks(store.look)
-    one, other = (asyncio.create_task(shared.newest()) for _ in range(2))
-    await turns()
+    shared = ReadBarrier(store.look)
+    one, other = (asyncio.create_task(shared.wait()) for _ in range(2))
+    await run_ready_tasks()
     one.cancel()
-    await turns()
+    await run_ready_tasks()
     store.answers.set()
     await other
     assert store.begun == 1
 
 
-async def test_nobody_waits_long_for_a_store_that_is_known_to_be_away():
+async def test_read_barrier_times_out_and_fails_faster_while_the_store_is_away():
     loop, store = asyncio.get_running_loop(), Slow()
-    shared = Looks(store.look)
-    with pytest.raises(NotKnown, match=rf"has not answered for {PATIENCE:g} s"):
-        await shared.newest_in_time()
-    assert loop.time() == PATIENCE
+    shared = ReadBarrier(store.look)
+    with pytest.raises(StoreStale, match=rf"has not answered for {TIMEOUT:g} s"):
+        await shared.wait_with_timeout()
+    assert loop.time() == TIMEOUT
     store.away = True
     store.answers.set()
-    await turns()
-    assert shared.away == 0
+    await run_ready_tasks()
+    assert shared.unavailable_seconds == 0
     store.answers.clear()
-    with pytest.raises(NotKnown, match="it is away"):
-        await shared.newest_in_time()
-    assert shared.away == loop.time() - PATIENCE == SHORT_PATIENCE
+    with pytest.raises(StoreStale, match="it is away"):
+        await shared.wait_with_timeout()
+    assert shared.unavailable_seconds == loop.time() - TIMEOUT == SHORT_TIMEOUT
     store.away = False
     store.answers.set()
-    await shared.newest_in_time()
-    assert shared.away == 0
+    await shared.wait_with_timeout()
+    assert shared.unavailable_seconds == 0

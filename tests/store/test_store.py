@@ -17,21 +17,21 @@ from fairlead.model.documents.network import Network
 from fairlead.model.documents.owner import Kind, Owner
 from fairlead.model.registry.changeset import Changes
 from fairlead.store.codec import decode, encode
-from fairlead.store.interface import Compacted, Conflict, Overtaken, StoreUnavailable
-from fairlead.store.model import ASKING_PROJECT, ATTEMPTS, PATIENCE, Model
-from fairlead.store.sqlite import FEED_BYTES, LARGEST_LOG, SCHEMA, SPARE, SqliteStore
-from fairlead.store.write_conflicts import LONGEST_PAUSE, pause
-from harness.stories import DOCUMENTS, put
+from fairlead.store.interface import Compacted, Conflict, RetriesExhausted, StoreUnavailable
+from fairlead.store.model import MAX_ATTEMPTS, REQUEST_PROJECT, WRITE_TIMEOUT, Model
+from fairlead.store.sqlite import MAX_FEED_BYTES, MAX_FREE_BYTES, MAX_WAL_BYTES, SCHEMA, SqliteStore
+from fairlead.store.write_conflicts import MAX_PAUSE, backoff
+from harness.stories import DOCUMENTS, insert_document
 from harness.waiting import DEADLINE
 
 
 @pytest.mark.parametrize("key", sorted(DOCUMENTS))
-def test_every_document_survives_its_text(key: str):
+def test_every_document_survives_encoding(key: str):
     assert decode(Owner.parse(key), encode(DOCUMENTS[key])) == DOCUMENTS[key]
 
 
-async def test_a_feed_that_does_not_go_back_far_enough_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("fairlead.store.sqlite.FEED", 2)
+async def test_feed_that_starts_too_late_raises_compacted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("fairlead.store.sqlite.MAX_FEED_TRANSACTIONS", 2)
 
     store = await SqliteStore.open(tmp_path / "s.db")
     for _ in range(4):
@@ -41,21 +41,21 @@ async def test_a_feed_that_does_not_go_back_far_enough_says_so(tmp_path: Path, m
     await store.close()
 
 
-async def test_a_file_that_cannot_be_opened_is_a_clear_error(tmp_path: Path):
+async def test_file_that_is_no_database_is_a_clear_error(tmp_path: Path):
     (tmp_path / "s.db").write_bytes(b"this is not a database, and long enough to be looked at as one" * 20)
     with pytest.raises(StoreUnavailable, match="not a database"):
         await SqliteStore.open(tmp_path / "s.db")
 
 
-def test_who_loses_a_race_stays_away_longer_each_time_within_a_bound():
-    longest = [max(pause(lost) for _ in range(200)) for lost in (*range(ATTEMPTS), 5000)]
-    assert 0 < longest[0] < 0.001 < longest[3] < 0.008 < longest[10] < LONGEST_PAUSE
-    assert max(longest) <= LONGEST_PAUSE
+def test_conflict_backoff_grows_within_a_bound():
+    longest = [max(backoff(lost) for _ in range(200)) for lost in (*range(MAX_ATTEMPTS), 5000)]
+    assert 0 < longest[0] < 0.001 < longest[3] < 0.008 < longest[10] < MAX_PAUSE
+    assert max(longest) <= MAX_PAUSE
 
 
 @pytest.mark.virtual_clock
-@pytest.mark.parametrize(("patience", "tries"), [(60.0, ATTEMPTS), (0.0, 1)])
-async def test_a_change_that_others_overtake_ends_and_says_so(
+@pytest.mark.parametrize(("patience", "tries"), [(60.0, MAX_ATTEMPTS), (0.0, 1)])
+async def test_write_with_repeated_conflicts_ends_with_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, patience: float, tries: int
 ):
     tried = []
@@ -67,20 +67,20 @@ async def test_a_change_that_others_overtake_ends_and_says_so(
 
     store = await OvertakenStore.open(tmp_path / "s.db")
     model = await Model.load(store, lambda *_: None)
-    monkeypatch.setattr("fairlead.store.model.PATIENCE", patience)
-    with pytest.raises(Overtaken, match=f"others wrote first {tries} times"):
-        await model._write_in_turn(partial(put, "net"))
+    monkeypatch.setattr("fairlead.store.model.WRITE_TIMEOUT", patience)
+    with pytest.raises(RetriesExhausted, match=f"others wrote first {tries} times"):
+        await model._write_in_turn(partial(insert_document, "net"))
     await store.close()
     assert len(tried) == tries
 
 
 @pytest.mark.parametrize("fails", [0, 1, 3])
-async def test_a_server_that_fell_far_behind_reads_everything_again(
+async def test_server_that_falls_behind_the_feed_rereads_everything(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: int
 ):
     """The server reads page by page, and restarts from the first page if the store fails."""
-    monkeypatch.setattr("fairlead.store.sqlite.FEED", 3)
-    monkeypatch.setattr("fairlead.store.full_read.PAGE", 3)
+    monkeypatch.setattr("fairlead.store.sqlite.MAX_FEED_TRANSACTIONS", 3)
+    monkeypatch.setattr("fairlead.store.full_read.PAGE_SIZE", 3)
     network = DOCUMENTS["network/net1"]
 
     store = await SqliteStore.open(tmp_path / "s.db")
@@ -117,7 +117,7 @@ def failing(read: Callable[..., Awaitable[object]], at: int) -> Callable[..., Aw
     return called
 
 
-class StillStore(SqliteStore):
+class BlockedStore(SqliteStore):
     """Store whose disk blocks until the test releases it."""
 
     def __init__(self, path: Path) -> None:
@@ -130,26 +130,24 @@ class StillStore(SqliteStore):
 
 
 @pytest.mark.virtual_clock
-async def test_callers_do_not_pile_up_before_a_disk_that_stands_still(tmp_path: Path):
+async def test_writers_time_out_while_the_disk_hangs(tmp_path: Path):
     loop = asyncio.get_running_loop()
-    store = await StillStore.open(tmp_path / "s.db")
+    store = await BlockedStore.open(tmp_path / "s.db")
     model = await Model.load(store, lambda snapshot, owner: None)
-    first = asyncio.create_task(model.write(partial(put, "first")))
-    others = (model.write(partial(put, f"other{number}")) for number in range(9))
+    first = asyncio.create_task(model.write(partial(insert_document, "first")))
+    others = (model.write(partial(insert_document, f"other{number}")) for number in range(9))
     refused = await asyncio.gather(*others, return_exceptions=True)
     assert [type(each) for each in refused] == [StoreUnavailable] * 9
-    assert loop.time() == PATIENCE
+    assert loop.time() == WRITE_TIMEOUT
     store.moves.set()
     await first
-    await model.write(partial(put, "later"))
+    await model.write(partial(insert_document, "later"))
     assert set(model.snapshot.networks) == {"first", "later"}
     await store.close()
 
 
-async def test_another_process_that_holds_the_file_and_stands_still_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr("fairlead.store.sqlite.PATIENCE", 0.05)
+async def test_lock_held_by_another_process_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("fairlead.store.sqlite.LOCK_TIMEOUT", 0.05)
 
     store = await SqliteStore.open(tmp_path / "s.db")
     with closing(sqlite3.connect(tmp_path / "s.db", isolation_level=None)) as other:
@@ -162,9 +160,9 @@ async def test_another_process_that_holds_the_file_and_stands_still_is_told(
     await store.close()
 
 
-async def test_a_start_writes_nothing_to_a_store_that_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+async def test_start_writes_nothing_to_an_existing_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """A full disk must not prevent a server from starting."""
-    monkeypatch.setattr("fairlead.store.sqlite.PATIENCE", 600.0)
+    monkeypatch.setattr("fairlead.store.sqlite.LOCK_TIMEOUT", 600.0)
 
     store = await SqliteStore.open(tmp_path / "s.db")
     await store.transact(guards={}, puts={"a": b"1"}, deletes=[])
@@ -176,7 +174,7 @@ async def test_a_start_writes_nothing_to_a_store_that_is_there(tmp_path: Path, m
     await store.close()
 
 
-async def test_the_log_is_bounded_under_readers_and_shrinks_after_one_that_held_it_up(tmp_path: Path):
+async def test_wal_is_bounded_under_readers_and_shrinks_after_a_long_read(tmp_path: Path):
     log = tmp_path / "s.db-wal"
 
     async def write(store: SqliteStore, count: int) -> None:
@@ -186,20 +184,20 @@ async def test_the_log_is_bounded_under_readers_and_shrinks_after_one_that_held_
     store, other = await SqliteStore.open(tmp_path / "s.db"), await SqliteStore.open(tmp_path / "s.db")
     for _ in range(20):
         await asyncio.gather(write(store, 5), *(other.range("") for _ in range(5)))
-    assert log.stat().st_size < 3 * LARGEST_LOG
+    assert log.stat().st_size < 3 * MAX_WAL_BYTES
     with closing(sqlite3.connect(tmp_path / "s.db", isolation_level=None)) as reader:
         reader.execute("BEGIN")
         reader.execute("SELECT count(*) FROM document").fetchall()
         await write(store, 100)
-        assert log.stat().st_size > 3 * LARGEST_LOG
+        assert log.stat().st_size > 3 * MAX_WAL_BYTES
     await write(store, 30)
-    assert log.stat().st_size <= 2 * LARGEST_LOG
+    assert log.stat().st_size <= 2 * MAX_WAL_BYTES
     await store.close()
     await other.close()
 
 
-async def test_a_start_takes_in_what_others_write_while_it_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("fairlead.store.full_read.PAGE", 2)
+async def test_start_includes_writes_made_during_the_full_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("fairlead.store.full_read.PAGE_SIZE", 2)
     network = DOCUMENTS["network/net1"]
 
     class Meddled(SqliteStore):
@@ -233,18 +231,18 @@ async def test_a_start_takes_in_what_others_write_while_it_reads(tmp_path: Path,
 
 @pytest.mark.parametrize("theirs", [None, 1300])
 @pytest.mark.parametrize("feed", [1, 100])
-async def test_who_writes_is_told_what_they_wrote_whatever_others_have_done_since(
+async def test_write_returns_its_own_result_despite_later_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, theirs: int | None, feed: int
 ):
     """A write returns its own result, although another server wrote before, and deletes or changes the document before
     the feed is read."""
-    monkeypatch.setattr("fairlead.store.sqlite.FEED", feed)
+    monkeypatch.setattr("fairlead.store.sqlite.MAX_FEED_TRANSACTIONS", feed)
     network = replace(DOCUMENTS["network/net1"], id="mine")
     owner = Owner(Kind.NETWORK, "mine")
 
     class Overtaken(SqliteStore):
         async def transact(self, **what):
-            await other.write(partial(put, "theirs"))
+            await other.write(partial(insert_document, "theirs"))
             revision = await super().transact(**what)
             await other.catch_up()
             change = Changes(deletes=(owner,)) if theirs is None else Changes(puts=(replace(network, mtu=theirs),))
@@ -270,19 +268,17 @@ def _size(path: Path) -> int:
 
 
 @pytest.mark.slow
-async def test_the_feed_is_bounded_in_bytes_and_a_follower_that_is_behind_reads_everything(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+async def test_feed_is_bounded_in_bytes_and_a_late_follower_rereads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """One document of 400 KiB is written 100 times: the file stays bounded, and deleted names are kept."""
     feed_bytes = 10 * 2**20
-    monkeypatch.setattr("fairlead.store.sqlite.FEED_BYTES", feed_bytes)
+    monkeypatch.setattr("fairlead.store.sqlite.MAX_FEED_BYTES", feed_bytes)
     path = tmp_path / "s.db"
     store = await SqliteStore.open(path)
     await store.transact(guards={}, puts={"small": b"1"}, deletes=[])
     await store.transact(guards={}, puts={}, deletes=["small"])
     for number in range(100):
         last = await store.transact(guards={}, puts={"large": bytes([number]) * LARGE}, deletes=[])
-    assert _size(path) < feed_bytes + 4 * LARGEST_LOG < 100 * LARGE
+    assert _size(path) < feed_bytes + 4 * MAX_WAL_BYTES < 100 * LARGE
     with pytest.raises(Compacted):
         await store.changes(2)
     batches = await store.changes(last - 20)
@@ -291,11 +287,9 @@ async def test_the_feed_is_bounded_in_bytes_and_a_follower_that_is_behind_reads_
     await store.close()
 
 
-async def test_a_large_feed_of_an_earlier_version_is_taken_in_and_its_room_given_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+async def test_large_feed_of_an_earlier_version_is_trimmed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """A large feed of an earlier version is trimmed and its space freed; all sizes are a sixteenth of the real ones."""
-    for name, bound in (("FEED_BYTES", FEED_BYTES), ("SPARE", SPARE)):
+    for name, bound in (("MAX_FEED_BYTES", MAX_FEED_BYTES), ("MAX_FREE_BYTES", MAX_FREE_BYTES)):
         monkeypatch.setattr(f"fairlead.store.sqlite.{name}", bound // 16)
     path, size = tmp_path / "s.db", LARGE // 16
     with closing(sqlite3.connect(path)) as raw:
@@ -320,7 +314,7 @@ async def test_a_large_feed_of_an_earlier_version_is_taken_in_and_its_room_given
     await store.close()
 
 
-async def test_what_an_earlier_version_deleted_meanwhile_is_known(tmp_path: Path):
+async def test_deletion_by_an_earlier_version_is_detected(tmp_path: Path):
     path = tmp_path / "s.db"
 
     store = await SqliteStore.open(path)
@@ -336,7 +330,7 @@ async def test_what_an_earlier_version_deleted_meanwhile_is_known(tmp_path: Path
     await store.close()
 
 
-async def test_a_file_that_others_could_read_is_its_owners_again(tmp_path: Path):
+async def test_world_readable_store_file_is_made_private(tmp_path: Path):
     path = tmp_path / "s.db"
     await (await SqliteStore.open(path)).close()
     path.chmod(0o644)
@@ -346,13 +340,13 @@ async def test_a_file_that_others_could_read_is_its_owners_again(tmp_path: Path)
     await store.close()
 
 
-async def test_one_project_that_writes_much_does_not_keep_another_waiting(tmp_path: Path):
+async def test_busy_project_does_not_delay_the_writes_of_another(tmp_path: Path):
     store = await SqliteStore.open(tmp_path / "s.db")
     model = await Model.load(store, lambda *_: None)
     order: list[str] = []
 
     async def write(project: str, number: int) -> None:
-        ASKING_PROJECT.set(project)
+        REQUEST_PROJECT.set(project)
         network = Network(id=f"{project}{number}", project_id=project, name="n", created_at=datetime.now(UTC), mtu=1500)
         await model.write(lambda _: Changes(puts=(network,)))
         order.append(project)

@@ -14,19 +14,19 @@ from fairlead.model.documents.owner import Kind, Owner
 from fairlead.model.registry.changeset import Changes
 from fairlead.model.snapshot import Snapshot
 from fairlead.runtime.steps import Steps
-from fairlead.store.interface import ABSENT, Conflict, Store
+from fairlead.store.interface import NO_REVISION, Conflict, Store
 from fairlead.store.model import Model
 from fairlead.store.opening import open_store
-from harness.etcd import Etcd, started
-from harness.stories import DOCUMENTS, STORIES, put, put_router
+from harness.etcd import EtcdCluster, etcd_cluster
+from harness.stories import DOCUMENTS, STORIES, insert_document, insert_router
 
 Opener = Callable[[], Awaitable[Store]]
 _NUMBERS = count()
 
 
 @pytest.fixture(scope="module")
-def etcd() -> Iterator[Etcd]:
-    with started() as cluster:
+def etcd() -> Iterator[EtcdCluster]:
+    with etcd_cluster() as cluster:
         yield cluster
 
 
@@ -43,11 +43,11 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Opener:
     return lambda: open_store(url)
 
 
-async def test_a_transaction_is_all_or_nothing_and_guards_hold(opened: Opener):
+async def test_transaction_is_atomic_and_guards_hold(opened: Opener):
     store = await opened()
-    first = await store.transact(guards={"a": ABSENT}, puts={"a": b"1", "b": b"1"}, deletes=[])
+    first = await store.transact(guards={"a": NO_REVISION}, puts={"a": b"1", "b": b"1"}, deletes=[])
     with pytest.raises(Conflict):
-        await store.transact(guards={"a": ABSENT}, puts={"c": b"1"}, deletes=["b"])
+        await store.transact(guards={"a": NO_REVISION}, puts={"c": b"1"}, deletes=["b"])
     second = await store.transact(guards={"a": first}, puts={"a": b"2"}, deletes=["b"])
     assert second > first
     documents, revision = await store.range("")
@@ -56,7 +56,7 @@ async def test_a_transaction_is_all_or_nothing_and_guards_hold(opened: Opener):
     await store.close()
 
 
-async def test_the_feed_tells_every_transaction_in_order_to_another_process_too(opened: Opener):
+async def test_feed_delivers_every_transaction_in_order_across_processes(opened: Opener):
     mine, other = await opened(), await opened()
     feed = mine.watch(0)
     await mine.transact(guards={}, puts={"a": b"1"}, deletes=[])
@@ -102,7 +102,7 @@ async def test_two_servers_never_lose_an_update(opened: Opener):
 
 
 @pytest.mark.parametrize("rests", [False, True])
-async def test_what_does_not_compile_is_not_written(opened: Opener, rests: bool):
+async def test_change_that_does_not_compile_is_not_written(opened: Opener, rests: bool):
     """Writes that do not compile are rejected, and other tasks run during a long compilation."""
     served = asyncio.Event()
 
@@ -126,7 +126,7 @@ async def test_what_does_not_compile_is_not_written(opened: Opener, rests: bool)
     await store.close()
 
 
-async def test_an_address_belongs_to_one_port_even_if_two_servers_give_it(opened: Opener):
+async def test_address_belongs_to_one_port_with_two_servers(opened: Opener):
     port = next(item for item in DOCUMENTS.values() if str(item.id) == "vm1")
 
     def take(snapshot: Snapshot) -> Changes:
@@ -142,7 +142,7 @@ async def test_an_address_belongs_to_one_port_even_if_two_servers_give_it(opened
     await store.close()
 
 
-async def test_a_network_cannot_go_while_another_server_puts_a_port_on_it(opened: Opener):
+async def test_network_deletion_conflicts_with_a_concurrent_port_creation(opened: Opener):
     """A network's deletion conflicts with a port that another server creates on it, although they write different
     documents."""
     network = DOCUMENTS["network/net1"]
@@ -152,7 +152,7 @@ async def test_a_network_cannot_go_while_another_server_puts_a_port_on_it(opened
     def delete(snapshot: Snapshot) -> Changes:
         if snapshot.network_ports.get("net1"):
             raise LookupError("in use")
-        return Changes(deletes=(owner,), rests_on_absence=True)
+        return Changes(deletes=(owner,), requires_unchanged_model=True)
 
     store = await opened()
     one = await Model.load(store, lambda *_: None)
@@ -164,12 +164,12 @@ async def test_a_network_cannot_go_while_another_server_puts_a_port_on_it(opened
     await store.close()
 
 
-async def test_what_was_deleted_is_known_also_after_a_restart(opened: Opener):
+async def test_deleted_owners_are_known_after_a_restart(opened: Opener):
     store = await opened()
     model = await Model.load(store, lambda *_: None)
     for name in ("kept", "gone"):
-        await model.write(partial(put, name))
-        await model.write(partial(put_router, name))
+        await model.write(partial(insert_document, name))
+        await model.write(partial(insert_router, name))
     await model.write(lambda _: Changes(deletes=(Owner(Kind.NETWORK, "gone"), Owner(Kind.ROUTER, "gone"))))
     await store.close()
     store = await opened()
@@ -190,12 +190,12 @@ async def test_a_change_of_many_documents_is_one_transaction(opened: Opener, num
     puts = {f"key/{each:05}": b"%d" % each for each in range(number)}
 
     store = await opened()
-    first = await store.transact(guards=dict.fromkeys(puts, ABSENT), puts=puts, deletes=[])
+    first = await store.transact(guards=dict.fromkeys(puts, NO_REVISION), puts=puts, deletes=[])
     documents, revision = await store.range("")
     assert {each.key: each.value for each in documents} == puts
     assert {each.revision for each in documents} == {revision} == {first}
     with pytest.raises(Conflict):
-        await store.transact(guards=dict.fromkeys([*puts, "x"], ABSENT), puts={"x": b""}, deletes=[])
+        await store.transact(guards=dict.fromkeys([*puts, "x"], NO_REVISION), puts={"x": b""}, deletes=[])
     last = await store.transact(guards=dict.fromkeys(puts, first), puts={}, deletes=puts)
     assert await store.range("") == ([], last)
     assert await store.deleted() == set(puts)
@@ -223,7 +223,7 @@ async def test_a_range_is_in_order_and_in_pages(opened: Opener):
     await store.close()
 
 
-async def test_head_guards_against_whatever_was_written_since(opened: Opener):
+async def test_head_guard_conflicts_with_any_later_write(opened: Opener):
     mine, other = await opened(), await opened()
     assert await mine.range("") == ([], 0)
     first = await mine.transact(guards={}, puts={"a": b"1"}, deletes=[], head=0)
@@ -236,7 +236,7 @@ async def test_head_guards_against_whatever_was_written_since(opened: Opener):
     await other.close()
 
 
-async def test_what_is_made_again_is_not_deleted(opened: Opener):
+async def test_recreated_document_is_not_listed_as_deleted(opened: Opener):
     store = await opened()
     await store.transact(guards={}, puts={"a": b"1", "b": b"1"}, deletes=[])
     await store.transact(guards={}, puts={}, deletes=["a", "b"])
@@ -245,7 +245,7 @@ async def test_what_is_made_again_is_not_deleted(opened: Opener):
     await store.close()
 
 
-async def test_writers_at_once_lose_nothing(opened: Opener):
+async def test_concurrent_guarded_writers_lose_no_update(opened: Opener):
     """Two servers write with guards: each sees the other's write, or has a conflict."""
 
     async def add(store: Store) -> None:
@@ -253,7 +253,7 @@ async def test_writers_at_once_lose_nothing(opened: Opener):
             found = await store.get("n")
             try:
                 await store.transact(
-                    guards={"n": found.revision if found else ABSENT},
+                    guards={"n": found.revision if found else NO_REVISION},
                     puts={"n": b"%d" % (int(found.value) + 1 if found else 1)},
                     deletes=[],
                 )

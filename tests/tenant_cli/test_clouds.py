@@ -34,28 +34,28 @@ def file(tmp_path: Path) -> dict[str, str]:
     return {"OS_CLIENT_CONFIG_FILE": str(tmp_path / "clouds.yaml")}
 
 
-def test_a_cloud_of_the_file(file: dict[str, str]):
+def test_cloud_is_selected_by_option_or_environment(file: dict[str, str]):
     """The cloud is selected by option or by environment variable."""
-    assert find_cloud("plain", file) == Cloud(doors=PLAIN)
-    assert find_cloud("", {**file, "OS_CLOUD": "plain"}) == Cloud(doors=PLAIN)
+    assert find_cloud("plain", file) == Cloud(endpoints=PLAIN)
+    assert find_cloud("", {**file, "OS_CLOUD": "plain"}) == Cloud(endpoints=PLAIN)
 
 
-def test_who_asks_and_the_secret_beside(file: dict[str, str]):
+def test_cloud_has_its_user_and_the_secret_of_a_separate_file(file: dict[str, str]):
     assert find_cloud("guarded", file) == Cloud(
-        doors={"network": "https://net.example/network", "load_balancer": "https://lb.example/load-balancer"},
+        endpoints={"network": "https://net.example/network", "load_balancer": "https://lb.example/load-balancer"},
         user="ann",
         password="secret",
         ca="/etc/ca.pem",
     )
 
 
-def test_variables_go_first_and_are_enough(file: dict[str, str]):
+def test_environment_variables_override_the_cloud_file(file: dict[str, str]):
     found = find_cloud("guarded", {**file, "OS_PASSWORD": "newer", "OS_AUTH_TYPE": "http_basic"})
     assert (found.user, found.password) == ("ann", "newer")
-    assert find_cloud("", {"OS_ENDPOINT": "http://127.0.0.1:9876/"}) == Cloud(doors=PLAIN)
+    assert find_cloud("", {"OS_ENDPOINT": "http://127.0.0.1:9876/"}) == Cloud(endpoints=PLAIN)
     named = {"OS_ENDPOINT": "http://127.0.0.1:9876", "OS_USERNAME": "bob", "OS_PASSWORD": "x"}
-    assert find_cloud("", named) == Cloud(doors=PLAIN, user="bob", password="x")
-    assert find_cloud("", {**named, "OS_AUTH_TYPE": "none"}) == Cloud(doors=PLAIN)
+    assert find_cloud("", named) == Cloud(endpoints=PLAIN, user="bob", password="x")
+    assert find_cloud("", {**named, "OS_AUTH_TYPE": "none"}) == Cloud(endpoints=PLAIN)
 
 
 @pytest.mark.parametrize(
@@ -70,13 +70,13 @@ def test_variables_go_first_and_are_enough(file: dict[str, str]):
         ("plain", {"OS_CLIENT_CONFIG_FILE": "/nowhere/clouds.yaml"}, "No such file"),
     ],
 )
-def test_what_cannot_be_used_is_named(file: dict[str, str], name: str, variables: dict[str, str], words: str):
+def test_unusable_cloud_is_named_in_the_error(file: dict[str, str], name: str, variables: dict[str, str], words: str):
     with pytest.raises(BadCloud, match=words):
         find_cloud(name, {**file, **variables})
 
 
 @pytest.mark.parametrize("text", ["clouds: [", "[]", "clouds: 1", "clouds: {plain: x}"])
-def test_a_file_of_another_form(tmp_path: Path, text: str):
+def test_malformed_cloud_file_is_an_error(tmp_path: Path, text: str):
     (tmp_path / "c.yaml").write_text(text)
     with pytest.raises(BadCloud):
         find_cloud("plain", {"OS_CLIENT_CONFIG_FILE": str(tmp_path / "c.yaml")})

@@ -9,7 +9,7 @@ import pytest
 
 from fairlead.cli.main import main
 from fairlead.cli.tenant.commands import parse_monitor
-from fairlead.http.server_client import Server
+from fairlead.http.server_client import ApiClient
 from harness.served import served, write_clouds
 
 MEMBER = {"address": "10.0.0.200", "protocol_port": 8080}
@@ -22,10 +22,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     path = tmp_path_factory.mktemp("tenant")
     with served(path) as url:
         write_clouds(path, url)
-        server = Server(url=url)
-        network = server.ask("POST", "/network/v2.0/networks", {"network": {"name": "net"}})["network"]["id"]
+        server = ApiClient(url=url)
+        network = server.request("POST", "/network/v2.0/networks", {"network": {"name": "net"}})["network"]["id"]
         subnet = {"network_id": network, "cidr": "10.0.0.0/24", "ip_version": 4}
-        made = server.ask("POST", "/network/v2.0/subnets", {"subnet": subnet})["subnet"]["id"]
+        made = server.request("POST", "/network/v2.0/subnets", {"subnet": subnet})["subnet"]["id"]
         listeners = [
             {
                 "name": "front" if name == "web" else "",
@@ -37,14 +37,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         ]
         body = {"loadbalancer": {"name": "lb", "vip_subnet_id": made, "listeners": listeners}}
         lbaas = "/load-balancer/v2/lbaas"
-        balancer = server.ask("POST", f"{lbaas}/loadbalancers", body)["loadbalancer"]
+        balancer = server.request("POST", f"{lbaas}/loadbalancers", body)["loadbalancer"]
         other = next(pool["id"] for pool in balancer["pools"] if pool["name"] == "other")
-        server.ask("PUT", f"{lbaas}/pools/{other}", {"pool": {"name": "twin"}})
+        server.request("PUT", f"{lbaas}/pools/{other}", {"pool": {"name": "twin"}})
         local_ip = {"local_ip": {"name": "cache", "network_id": network}}
-        cache = server.ask("POST", "/network/v2.0/local_ips", local_ip)["local_ip"]["id"]
-        port = server.ask("POST", "/network/v2.0/ports", {"port": {"network_id": network}})["port"]["id"]
+        cache = server.request("POST", "/network/v2.0/local_ips", local_ip)["local_ip"]["id"]
+        port = server.request("POST", "/network/v2.0/ports", {"port": {"network_id": network}})["port"]["id"]
         replica = {"port_association": {"fixed_port_id": port}}
-        server.ask("POST", f"/network/v2.0/local_ips/{cache}/port_associations", replica)
+        server.request("POST", f"/network/v2.0/local_ips/{cache}/port_associations", replica)
         yield path
 
 
@@ -70,7 +70,7 @@ def show(capsys: pytest.CaptureFixture[str], *argv: str) -> Any:
 
 
 @pytest.mark.parametrize("locality", ["chassis", "zone", "none"])
-def test_a_pool_gets_a_locality_and_keeps_the_rest(capsys: pytest.CaptureFixture[str], locality: str):
+def test_pool_set_changes_only_the_locality(capsys: pytest.CaptureFixture[str], locality: str):
     before = show(capsys, "pool", "show", "web")
     after = show(capsys, "pool", "set", "web", "--locality", locality)
     assert after["locality"] == locality.upper()
@@ -80,20 +80,20 @@ def test_a_pool_gets_a_locality_and_keeps_the_rest(capsys: pytest.CaptureFixture
     assert shown["locality"] == locality.upper()
 
 
-def test_a_pool_is_told_what_becomes_of_connections_of_members_that_go_down(capsys: pytest.CaptureFixture[str]):
+def test_pool_set_accepts_down_member_and_locality_together(capsys: pytest.CaptureFixture[str]):
     before = show(capsys, "pool", "show", "web")
     after = show(capsys, "pool", "set", "web", "--down-member", "keep", "--locality", "zone")
     assert (before["down_member"], after["down_member"], after["locality"]) == ("KEEP", "KEEP", "ZONE")
     show(capsys, "pool", "set", "web", "--locality", before["locality"].lower())
 
 
-def test_people_are_shown_a_line_for_each_column(capsys: pytest.CaptureFixture[str]):
+def test_pool_show_prints_one_line_per_column(capsys: pytest.CaptureFixture[str]):
     code, out, err = run(capsys, "pool", "show", "web")
     lines = dict(line.split(maxsplit=1) for line in out.splitlines())
     assert (code, err, lines["name"], lines["protocol"]) == (0, "", "web", "TCP")
 
 
-def test_a_listener_is_told_that_connections_may_begin_with_anything(capsys: pytest.CaptureFixture[str]):
+def test_listener_set_no_raw_shows_raw_as_none(capsys: pytest.CaptureFixture[str]):
     assert show(capsys, "listener", "set", "front", "--no-raw")["raw"] is None
     assert "raw                  none" in run(capsys, "listener", "show", "front")[1].splitlines()
 
@@ -101,7 +101,7 @@ def test_a_listener_is_told_that_connections_may_begin_with_anything(capsys: pyt
 MONITOR = {"type": "TCP", "port": 80, "delay": 5, "timeout": 3, "max_retries": 3, "max_retries_down": 3}
 
 
-def test_a_local_ip_gets_what_it_is_told_and_keeps_the_rest(capsys: pytest.CaptureFixture[str]):
+def test_local_ip_set_changes_only_the_given_attributes(capsys: pytest.CaptureFixture[str]):
     before = show(capsys, "local-ip", "show", "cache")
     assert (before["fallback"], before["ip_mode"], before["health_monitor"]) == ("forward", "translate", None)
     typed = "type=tcp,port=80,delay=5,timeout=3,max-retries=3"
@@ -145,21 +145,21 @@ def test_a_local_ip_gets_what_it_is_told_and_keeps_the_rest(capsys: pytest.Captu
         (("local-ip", "set", "x", "--health-monitor", "port=80", "--no-health-monitor"), 2, "not allowed with"),
     ],
 )
-def test_what_is_wrong_is_said_and_nothing_is_printed(
+def test_invalid_command_prints_an_error_and_no_output(
     capsys: pytest.CaptureFixture[str], argv: tuple[str, ...], code: int, words: str
 ):
     ended, out, err = run(capsys, *argv)
     assert (ended, out, words in err) == (code, "", True)
 
 
-def test_a_server_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+def test_unreachable_server_is_named(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("OS_CLOUD")
     monkeypatch.setenv("OS_ENDPOINT", "http://127.0.0.1:1")
     code, out, err = run(capsys, "pool", "show", "web")
     assert (code, out, "http://127.0.0.1:1/load-balancer does not answer" in err) == (1, "", True)
 
 
-def test_a_health_monitor_as_it_is_typed():
+def test_health_monitor_argument_is_parsed():
     text = "type=udp-connect,port=53,delay=5,timeout=3,max-retries=3,max-retries-down=2"
     assert parse_monitor(text) == {
         "type": "UDP-CONNECT",

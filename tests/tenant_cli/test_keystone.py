@@ -11,8 +11,8 @@ import pytest
 from fairlead.cli.tenant.clouds import BadCloud, Cloud, find_cloud
 from fairlead.http.server_client import ServerError
 
-ANN_SAYS = {"OS_USERNAME": "ann", "OS_PASSWORD": "secret"}
-IN_SHOP = {**ANN_SAYS, "OS_PROJECT_NAME": "shop"}
+ANN_CREDENTIALS = {"OS_USERNAME": "ann", "OS_PASSWORD": "secret"}
+IN_SHOP = {**ANN_CREDENTIALS, "OS_PROJECT_NAME": "shop"}
 DEFAULT = {"id": "default"}
 
 
@@ -38,7 +38,7 @@ CATALOG = [
 ]
 
 
-class Played:
+class FakeKeystone:
     """Server with prepared responses to logins, which records requests."""
 
     def __init__(self) -> None:
@@ -66,8 +66,8 @@ class Played:
 
 
 @pytest.fixture
-def played() -> Iterator[Played]:
-    played = Played()
+def played() -> Iterator[FakeKeystone]:
+    played = FakeKeystone()
     thread = threading.Thread(target=played.server.serve_forever, args=(0.01,))
     thread.start()
     yield played
@@ -91,10 +91,10 @@ REQUESTS: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
         },
     ),
     "ids": (
-        {**ANN_SAYS, "OS_USER_ID": "u1", "OS_PROJECT_ID": "p1"},
+        {**ANN_CREDENTIALS, "OS_USER_ID": "u1", "OS_PROJECT_ID": "p1"},
         {"identity": identity(id="u1"), "scope": {"project": {"id": "p1"}}},
     ),
-    "system": ({**ANN_SAYS, "OS_SYSTEM_SCOPE": "all"}, {"identity": ANN, "scope": {"system": {"all": True}}}),
+    "system": ({**ANN_CREDENTIALS, "OS_SYSTEM_SCOPE": "all"}, {"identity": ANN, "scope": {"system": {"all": True}}}),
     "credential": (
         {
             "OS_AUTH_TYPE": "v3applicationcredential",
@@ -105,7 +105,7 @@ REQUESTS: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
     ),
     "credential by name": (
         {
-            **ANN_SAYS,
+            **ANN_CREDENTIALS,
             "OS_AUTH_TYPE": "v3applicationcredential",
             "OS_APPLICATION_CREDENTIAL_NAME": "c",
             "OS_APPLICATION_CREDENTIAL_SECRET": "s",
@@ -121,7 +121,9 @@ REQUESTS: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize(("said", "request_body"), REQUESTS.values(), ids=REQUESTS)
-def test_what_keystone_is_asked(played: Played, said: dict[str, str], request_body: dict[str, Any]):
+def test_keystone_request_follows_the_given_credentials(
+    played: FakeKeystone, said: dict[str, str], request_body: dict[str, Any]
+):
     found = find_cloud("", {**played.here, **said})
     assert played.asked == [("/v3/auth/tokens", {"auth": request_body})]
     assert found.token == "t"
@@ -138,19 +140,19 @@ def test_what_keystone_is_asked(played: Played, said: dict[str, str], request_bo
         ({"OS_AUTH_TYPE": "v3password"}, ("http://n1", "http://l1")),
     ],
 )
-def test_the_doors_are_where_the_catalogue_says(played: Played, more: dict[str, str], doors: tuple[str, str]):
+def test_endpoints_are_read_from_the_catalogue(played: FakeKeystone, more: dict[str, str], doors: tuple[str, str]):
     found = find_cloud("", {**played.in_shop, **more})
-    assert found == Cloud(doors=dict(zip(("network", "load_balancer"), doors, strict=True)), token="t")
-    assert found.door("network").token == "t"
+    assert found == Cloud(endpoints=dict(zip(("network", "load_balancer"), doors, strict=True)), token="t")
+    assert found.api_client("network").token == "t"
 
 
-def test_a_door_that_is_not_there_is_named(played: Played):
+def test_missing_endpoint_is_named(played: FakeKeystone):
     with pytest.raises(BadCloud, match="no endpoint of load-balancer that is public in region three"):
         find_cloud("", {**played.in_shop, "OS_REGION_NAME": "three"})
 
 
 @pytest.mark.parametrize("answer", [{}, [], {"token": {}}, {"token": 1}, None])
-def test_what_is_no_keystone_is_told(played: Played, answer: object):
+def test_server_that_is_no_keystone_is_an_error(played: FakeKeystone, answer: object):
     played.answer = answer
     with pytest.raises(ServerError, match="is no Keystone"):
         find_cloud("", played.in_shop)
@@ -160,6 +162,6 @@ def test_what_is_no_keystone_is_told(played: Played, answer: object):
 
 
 @pytest.mark.parametrize("end", ["/v3", "/v3/", "/"])
-def test_its_version_may_be_said(played: Played, end: str):
+def test_keystone_url_may_contain_the_version(played: FakeKeystone, end: str):
     find_cloud("", {**played.in_shop, "OS_AUTH_URL": played.here["OS_AUTH_URL"] + end})
     assert played.asked[0][0] == "/v3/auth/tokens"

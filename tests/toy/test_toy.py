@@ -8,8 +8,8 @@ import httpx
 import pytest
 
 from fairlead.api.app import make_app
-from fairlead.api.http.authentication import anybody
-from fairlead.api.octavia import make_door
+from fairlead.api.http.authentication import authenticate_as_admin
+from fairlead.api.octavia import make_front_end
 from fairlead.compilers.ovn import OVN
 from fairlead.compilers.providers import DATAPLANES, DEFAULT, IMPLEMENTATIONS, checked_by, dataplanes_of
 from fairlead.compilers.unsupported import Unsupported
@@ -17,31 +17,31 @@ from fairlead.dataplane.rows import NO_ROWS, Rows
 from fairlead.drivers.fake import Fault
 from fairlead.drivers.interface import Unreachable
 from fairlead.model.documents.owner import Kind, Owner
-from fairlead.model.documents.status import Applied, combine
-from fairlead.model.queries.balancer_state import balancer_status
+from fairlead.model.documents.status import AppliedState, combine_applied
+from fairlead.model.queries.balancer_state import derive_balancer_status
 from fairlead.model.registry.changeset import Changes, apply_changes
 from fairlead.model.snapshot import Snapshot
-from fairlead.runtime.steps import Steps, at_once
-from harness.api import inside
-from harness.story import State, Story, Where, parse_chassis, parse_model, parse_plugged, places_of, read_story
+from fairlead.runtime.steps import Steps, run_to_completion
+from harness.api import in_process_server
+from harness.story import Case, RowPlacement, State, parse_chassis, parse_model, parse_plugged, places_of, read_case
 from harness.toy import NAMES, TOY, TOYS
 from harness.waiting import eventually
-from harness.walk import World, check_goldens, walk_every_way
+from harness.walk import SimulatedDeployment, check_goldens, walk_every_path
 
-STORIES = [read_story(path, TOYS) for path in sorted(Path(__file__).parent.glob("*.txt"))]
+STORIES = [read_case(path, TOYS) for path in sorted(Path(__file__).parent.glob("*.txt"))]
 of_each_story = pytest.mark.parametrize("story", STORIES, ids=lambda story: story.path.stem)
 
 
 @of_each_story
-def test_the_rows_are_those_of_the_story(story: Story) -> None:
+def test_compiled_rows_match_the_case(story: Case) -> None:
     check_goldens(story)
 
 
 @of_each_story
 @pytest.mark.parametrize("restarting", [False, True], ids=["running", "restarted"])
 @pytest.mark.parametrize("seed", [None, 1], ids=["calm", "faults"])
-def test_every_walk_ends_with_the_rows_of_the_story(story: Story, seed: int | None, restarting: bool) -> None:
-    walk_every_way(story, seed=seed, restarting=restarting)
+def test_every_walk_converges_to_the_rows_of_the_case(story: Case, seed: int | None, restarting: bool) -> None:
+    walk_every_path(story, seed=seed, restarting=restarting)
 
 
 # Status, while one of several dataplanes fails
@@ -57,10 +57,10 @@ plugged chassis1 vm1
 plugged chassis2 vm2
 """
 WEB, OLD, CUT = (Owner(Kind.LOAD_BALANCER, name) for name in ("web", "old", "cut"))
-CHASSIS1 = Where("leaf", "chassis1")
+CHASSIS1 = RowPlacement("leaf", "chassis1")
 
 
-def make_world() -> World:
+def make_world() -> SimulatedDeployment:
     documents, down = parse_model(BOTH, {})
     plugged = parse_plugged(BOTH)
     state = State(
@@ -72,64 +72,64 @@ def make_world() -> World:
         plugged=plugged,
         chassis=parse_chassis(BOTH),
     )
-    world = World(dataplanes=TOYS, places=places_of(TOYS, (state,)))
+    world = SimulatedDeployment(dataplanes=TOYS, places=places_of(TOYS, (state,)))
     world.mark(world._change(state))
     return world
 
 
-def refuse(world: World, where: Where, refusing: bool = True) -> None:
+def refuse(world: SimulatedDeployment, where: RowPlacement, refusing: bool = True) -> None:
     """Set whether every apply of this dataplane instance fails."""
     site = world.site(where)
-    site.driver._fault = lambda: Fault.BEFORE if refusing else Fault.NONE
+    site.driver._fault = lambda: Fault.REJECTED if refusing else Fault.NONE
 
 
-async def settle(world: World, *places: Where) -> None:
+async def settle(world: SimulatedDeployment, *places: RowPlacement) -> None:
     """Let each site, or these, process its queue once."""
     for site in world.sites:
         while (not places or site.where in places) and await site.reconciler.step():
             pass
 
 
-def statuses(world: World, owner: Owner) -> tuple[str, str]:
+def statuses(world: SimulatedDeployment, owner: Owner) -> tuple[str, str]:
     balancer = world.snapshot.load_balancers[owner.id]
-    stands = balancer_status(world.snapshot, balancer, world.dataplanes().applied(owner))
-    return stands.provisioning(balancer).value, stands.of_balancer().value
+    stands = derive_balancer_status(world.snapshot, balancer, world.dataplanes().applied(owner))
+    return stands.provisioning_status(balancer).value, stands.of_balancer().value
 
 
 @pytest.fixture
-def world() -> World:
+def world() -> SimulatedDeployment:
     return make_world()
 
 
-async def test_who_has_rows_in_two_dataplanes_is_active_when_both_have_them(world: World):
+async def test_load_balancer_in_two_dataplanes_is_active_when_both_apply(world: SimulatedDeployment):
     assert statuses(world, WEB) == ("PENDING_CREATE", "OFFLINE")
-    await settle(world, Where("ovn"))
+    await settle(world, RowPlacement("ovn"))
     assert statuses(world, WEB) == ("PENDING_CREATE", "OFFLINE")
     assert statuses(world, OLD) == ("ACTIVE", "ONLINE"), "it has nothing in the toy"
     await settle(world)
     assert {statuses(world, each) for each in (WEB, OLD, CUT)} == {("ACTIVE", "ONLINE")}
 
 
-async def test_a_central_dataplane_that_fails_is_an_error_of_whom_it_fails(world: World):
-    refuse(world, Where("toy"))
+async def test_failed_central_dataplane_is_an_error_of_its_owners_only(world: SimulatedDeployment):
+    refuse(world, RowPlacement("toy"))
     await settle(world)
     assert [statuses(world, each)[0] for each in (WEB, OLD, CUT)] == ["ERROR", "ACTIVE", "ERROR"]
     assert world.dataplanes().applied(WEB).error == "toy: refused"
-    refuse(world, Where("toy"), refusing=False)
-    await world.rest()
+    refuse(world, RowPlacement("toy"), refusing=False)
+    await world.run_until_idle()
     assert {statuses(world, each) for each in (WEB, OLD, CUT)} == {("ACTIVE", "ONLINE")}
 
 
-async def test_a_dataplane_that_cannot_be_read_says_nothing_of_whom_it_has_nothing_of(world: World):
+async def test_unreadable_dataplane_is_no_error_of_owners_without_rows(world: SimulatedDeployment):
     async def unreachable(_: Owner) -> Rows:
         raise Unreachable("no connection")
 
-    world.site(Where("toy")).driver.read = unreachable  # type: ignore[method-assign]
+    world.site(RowPlacement("toy")).driver.read = unreachable  # type: ignore[method-assign]
     await settle(world)
     assert [statuses(world, each)[0] for each in (WEB, OLD, CUT)] == ["ERROR", "ACTIVE", "ERROR"]
 
 
-async def test_a_node_that_fails_takes_nothing_from_the_others(world: World):
+async def test_failed_node_leaves_every_load_balancer_active(world: SimulatedDeployment):
     """The agent reports the failure; it degrades load balancers of hosts (tests/model/test_balancer_status.py)."""
 
     refuse(world, CHASSIS1)
@@ -138,27 +138,27 @@ async def test_a_node_that_fails_takes_nothing_from_the_others(world: World):
     assert [*world.dataplanes().known(CUT)] == ["toy"]
 
 
-async def test_news_is_waited_for_in_every_dataplane(world: World):
+async def test_wait_for_news_covers_every_dataplane(world: SimulatedDeployment):
     kept = world.dataplanes()
-    waiting = asyncio.ensure_future(kept.news(WEB, world.snapshot.revision))
-    await settle(world, Where("ovn"))
+    waiting = asyncio.ensure_future(kept.wait_for_outcome(WEB, world.snapshot.revision))
+    await settle(world, RowPlacement("ovn"))
     await asyncio.sleep(0)
     assert not waiting.done()
     await settle(world)
     await eventually(waiting.done)
     await waiting
     kept.read_again(WEB)
-    assert [len(world.site(Where(name)).reconciler) for name in ("ovn", "toy")] == [1, 1]
+    assert [len(world.site(RowPlacement(name)).reconciler) for name in ("ovn", "toy")] == [1, 1]
 
 
-def test_what_has_no_central_dataplane_is_there_when_it_is_stored():
-    assert combine({}, 7) == Applied(generation=7)
+def test_owner_without_a_central_dataplane_is_applied_when_stored():
+    assert combine_applied({}, 7) == AppliedState(generation=7)
 
 
 # Compilers
 
 
-def test_a_change_is_accepted_if_each_dataplane_of_its_provider_compiles_it():
+def test_change_is_accepted_if_every_dataplane_of_the_provider_compiles():
     model = (
         "network net1 10.0.0.0/24\n"
         "dns vip=10.0.0.20 on=net1 provider=both udp:53=-\n"
@@ -167,17 +167,17 @@ def test_a_change_is_accepted_if_each_dataplane_of_its_provider_compiles_it():
     documents, _ = parse_model(model, {})
     snapshot = apply_changes(Snapshot(), Changes(puts=tuple(documents.values())), 1)
     check = checked_by(TOYS)
-    at_once(check(snapshot, OLD))
+    run_to_completion(check(snapshot, OLD))
     with pytest.raises(Unsupported, match=r"both does not support listener\.protocol UDP"):
-        at_once(check(snapshot, Owner(Kind.LOAD_BALANCER, "dns")))
+        run_to_completion(check(snapshot, Owner(Kind.LOAD_BALANCER, "dns")))
 
 
-def test_one_dataplane_for_all_costs_no_call_more():
+def test_single_dataplane_is_used_without_a_wrapper():
     (only,) = dataplanes_of(DEFAULT)
     assert only == OVN
 
 
-def test_a_compiler_that_rests_does_so_for_its_own_alone():
+def test_yielding_compiler_yields_only_for_its_own_owners():
     def compile_in_steps(view: Snapshot, owner: Owner) -> Steps[Rows]:
         yield
         yield
@@ -191,13 +191,13 @@ def test_a_compiler_that_rests_does_so_for_its_own_alone():
     new = Owner(Kind.LOAD_BALANCER, "new")
     work = toy.compile_in_steps(snapshot, new)
     assert [next(work), next(work)] == [None, None]
-    assert at_once(work) == TOY.compile(snapshot, new) != NO_ROWS
+    assert run_to_completion(work) == TOY.compile(snapshot, new) != NO_ROWS
     with pytest.raises(StopIteration) as end:
         next(toy.compile_in_steps(snapshot, OLD))
     assert end.value.value == NO_ROWS
 
 
-def test_providers_lead_to_dataplanes_that_there_are():
+def test_providers_name_exactly_the_existing_dataplanes():
     assert {name for each in IMPLEMENTATIONS.values() for name in each.dataplanes} == set(DATAPLANES)
 
 
@@ -208,18 +208,18 @@ async def see(folder: Path, *paths: str) -> list[httpx.Response]:
     """Return responses of the operator API and metrics while chassis1 and the toy fail."""
     world = make_world()
     refuse(world, CHASSIS1)
-    refuse(world, Where("toy"))
+    refuse(world, RowPlacement("toy"))
     await settle(world)
-    async with inside(make_door, folder, "") as place:
+    async with in_process_server(make_front_end, folder, "") as place:
         kept = world.dataplanes()
         place.model.snapshot = world.snapshot
         services = replace(place.services, applied=kept.applied)
-        app = make_app(services, kept, anybody).all
+        app = make_app(services, kept, authenticate_as_admin).all
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://door") as client:
             return [await (client.post(path[1:]) if path[0] == "!" else client.get(path)) for path in paths]
 
 
-async def test_a_plan_is_of_all_dataplanes_and_of_each(tmp_path: Path):
+async def test_plan_is_shown_in_total_and_by_dataplane(tmp_path: Path):
     (answer,) = await see(tmp_path, "/operator/plan")
     plan = answer.json()["plan"]
     web = plan["loadbalancer/web"]
@@ -238,7 +238,7 @@ async def test_an_owner_is_shown_by_dataplane(tmp_path: Path):
     assert shown["desired"] == toy["desired"]
 
 
-async def test_figures_are_of_each_dataplane(tmp_path: Path):
+async def test_statistics_and_metrics_are_shown_by_dataplane(tmp_path: Path):
     resynced, figures, metrics = await see(tmp_path, "!/operator/resync", "/operator/statistics", "/metrics")
     assert resynced.json() == {"changed": 0, "dataplanes": {"ovn": 0, "toy": 0}}, "those that wait are looked at anyway"
     told = figures.json()

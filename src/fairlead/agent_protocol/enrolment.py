@@ -9,7 +9,7 @@ from typing import Protocol
 
 import msgspec
 
-LONGEST_TOKEN = 4096
+MAX_TOKEN_LENGTH = 4096
 REMEDY = "give the node another one by `fairlead chassis enroll {}`, and there `fairlead agent --enroll FILE`"
 """Remedy for an expired certificate, which cannot be renewed."""
 
@@ -63,18 +63,18 @@ def write_token(chassis: str, secret: str, enrolment: Enrolment) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CarriedToken:
+class EnrolmentToken:
     chassis: str
     authority: str
     servers: tuple[str, ...]
     secret: str
 
 
-def read_token(text: str) -> CarriedToken:
+def read_token(text: str) -> EnrolmentToken:
     """Decode a token. Raises ValueError."""
     try:
-        if len(text) > LONGEST_TOKEN:
+        if len(text) > MAX_TOKEN_LENGTH:
             raise ValueError
-        return msgspec.convert(msgspec.json.decode(base64.urlsafe_b64decode(text.strip())), CarriedToken)
+        return msgspec.convert(msgspec.json.decode(base64.urlsafe_b64decode(text.strip())), EnrolmentToken)
     except (ValueError, binascii.Error, RecursionError):  # msgspec's errors are ValueErrors
         raise ValueError("this is no token of `fairlead chassis enroll`") from None

@@ -11,11 +11,11 @@ from typing import Any, TypeAlias, TypeVar
 from urllib.parse import quote
 
 from fairlead.model.documents.loadbalancer import Transport
-from fairlead.model.documents.traffic_counters import Figures
-from fairlead.model.queries.neighbours import MOST_NEIGHBOURS, Neighbour, Neighbourhood, Remembered
+from fairlead.model.documents.traffic_counters import TrafficCounters
+from fairlead.model.queries.neighbours import MAX_NEIGHBOURS, AnnouncedAddresses, Neighbour, NetworkAnnouncements
 from fairlead.model.queries.statistics import (
-    LONGEST_INTERVAL,
-    MOST_SERVICES,
+    MAX_SAMPLE_INTERVAL_SECONDS,
+    MAX_SERVICES_PER_REQUEST,
     CountedService,
     CountingPlace,
     parse_place,
@@ -29,6 +29,7 @@ from fairlead.schema import (
     Spec,
     address,
     boolean,
+    enum_of,
     fields_schema,
     integer,
     list_of,
@@ -36,21 +37,20 @@ from fairlead.schema import (
     read_fields,
     reads,
     text,
-    word_of,
 )
 
-MOST_UNKNOWN = 16
+MAX_UNKNOWN_ATTRIBUTES = 16
 """Maximum attributes unknown to this release that a newer release may send in one object."""
-MOST_LISTENERS = 15_000
-"""Maximum listeners in one report. A body has at most 4 MiB and 100,000 values (`door.MOST_VALUES`); a listener takes
-five."""
-LARGEST_SUM = 2**63 - 1
-LONGEST_NAME = 255
-LONGEST_WAIT = 60
+MAX_LISTENERS = 15_000
+"""Maximum listeners in one report. A body has at most 4 MiB and 100,000 values (`door.MAX_BODY_VALUES`); a listener
+takes five."""
+MAX_COUNTER = 2**63 - 1
+MAX_NAME_LENGTH = 255
+MAX_POLL_SECONDS = 60
 """Maximum seconds of a long poll."""
-MOST_PORTS = 10_000
+MAX_PORTS = 10_000
 """Maximum ports of one network on one node in a server's answer."""
-LONGEST_DIGEST = 64
+MAX_DIGEST_LENGTH = 64
 Message: TypeAlias = tuple[str, str, object]
 """HTTP method, path and body."""
 _T = TypeVar("_T")
@@ -60,11 +60,11 @@ def object_of(spec: Spec) -> Parser[Mapping[str, object]]:
     """Make a parser of an object. It ignores unknown attributes, which a newer release may send. Raises ValueError with
     the attribute's name."""
 
-    @reads({**fields_schema(spec), "additionalProperties": True, "maxProperties": len(spec) + MOST_UNKNOWN})
+    @reads({**fields_schema(spec), "additionalProperties": True, "maxProperties": len(spec) + MAX_UNKNOWN_ATTRIBUTES})
     def parse(value: object) -> Mapping[str, object]:
         found = mapping(value)
-        if len(found) > len(spec) + MOST_UNKNOWN:
-            raise ValueError(f"More than {MOST_UNKNOWN} unknown attributes; there are {', '.join(spec)}")
+        if len(found) > len(spec) + MAX_UNKNOWN_ATTRIBUTES:
+            raise ValueError(f"More than {MAX_UNKNOWN_ATTRIBUTES} unknown attributes; there are {', '.join(spec)}")
         try:
             return read_fields(spec, {name: each for name, each in found.items() if name in spec})
         except MissingField as error:
@@ -89,9 +89,9 @@ def _each(parse_item: Parser[_T], most: int) -> Parser[Mapping[str, _T]]:
     return parse
 
 
-@reads({"type": "string", "maxLength": LONGEST_NAME, "pattern": "^(datapath:[0-9]{1,10}|zone:[^\\u0000]+)$"})
+@reads({"type": "string", "maxLength": MAX_NAME_LENGTH, "pattern": "^(datapath:[0-9]{1,10}|zone:[^\\u0000]+)$"})
 def _place(value: object) -> CountingPlace:
-    place = text(LONGEST_NAME)(value)
+    place = text(MAX_NAME_LENGTH)(value)
     if not re.fullmatch(r"datapath:[0-9]{1,10}|zone:.+", place, re.DOTALL):
         raise ValueError("Value should be datapath:KEY or zone:NAME.")
     return parse_place(place)
@@ -107,39 +107,39 @@ def _mac(value: object) -> str:
 _SERVICE = object_of(
     {
         "place": Field(_place, required=True),
-        "transport": Field(word_of(Transport), required=True),
+        "transport": Field(enum_of(Transport), required=True),
         "address": Field(address, required=True),
         "port": Field(integer(1, 65535), required=True),
     }
 )
-_FIGURES = object_of({each.name: Field(integer(0, LARGEST_SUM), nullable=False) for each in fields(Figures)})
-QUESTION = object_of(
+_FIGURES = object_of({each.name: Field(integer(0, MAX_COUNTER), nullable=False) for each in fields(TrafficCounters)})
+LISTENER_LOOKUP = object_of(
     {
-        "chassis": Field(text(LONGEST_NAME)),
-        "sightings": Field(list_of(_SERVICE, MOST_SERVICES), required=True),
+        "chassis": Field(text(MAX_NAME_LENGTH)),
+        "sightings": Field(list_of(_SERVICE, MAX_SERVICES_PER_REQUEST), required=True),
     }
 )
 """Request: find the listeners of the addresses for which a chassis has counters."""
-REPORT = object_of(
+COUNTER_REPORT = object_of(
     {
-        "interval": Field(integer(1, LONGEST_INTERVAL), required=True),
-        "listeners": Field(_each(_FIGURES, MOST_LISTENERS), required=True),
+        "interval": Field(integer(1, MAX_SAMPLE_INTERVAL_SECONDS), required=True),
+        "listeners": Field(_each(_FIGURES, MAX_LISTENERS), required=True),
     }
 )
 """Report: all counters of a chassis, and the seconds until its next report."""
 
 
-NEIGHBOURS_QUESTION = object_of(
+NEIGHBOURS_REQUEST = object_of(
     {
-        "digest": Field(text(LONGEST_DIGEST)),
-        "remembered": Field(_each(list_of(address, MOST_NEIGHBOURS), MOST_NEIGHBOURS), required=True),
-        "wait": Field(integer(0, LONGEST_WAIT)),
+        "digest": Field(text(MAX_DIGEST_LENGTH)),
+        "remembered": Field(_each(list_of(address, MAX_NEIGHBOURS), MAX_NEIGHBOURS), required=True),
+        "wait": Field(integer(0, MAX_POLL_SECONDS)),
     }
 )
 """Long poll: MACs under which a chassis must know its neighbours, if they differ from `digest` (that of the last
 answer). `remembered` maps networks to the addresses that the chassis has announced; `wait` is the timeout in
 seconds."""
-_NAMES = list_of(text(LONGEST_NAME), MOST_PORTS)
+_NAMES = list_of(text(MAX_NAME_LENGTH), MAX_PORTS)
 _NEIGHBOUR = object_of(
     {
         "address": Field(address, required=True),
@@ -151,22 +151,22 @@ _NEIGHBOUR = object_of(
 _NEIGHBOURHOOD = object_of(
     {
         "ports": Field(_NAMES, required=True),
-        "neighbours": Field(list_of(_NEIGHBOUR, MOST_NEIGHBOURS), required=True),
+        "neighbours": Field(list_of(_NEIGHBOUR, MAX_NEIGHBOURS), required=True),
     }
 )
-NEIGHBOURS = object_of(
+NEIGHBOURS_RESPONSE = object_of(
     {
-        "digest": Field(text(LONGEST_DIGEST), required=True),
-        "networks": Field(_each(_NEIGHBOURHOOD, MOST_NEIGHBOURS)),
+        "digest": Field(text(MAX_DIGEST_LENGTH), required=True),
+        "networks": Field(_each(_NEIGHBOURHOOD, MAX_NEIGHBOURS)),
     }
 )
 """Answer: all neighbours by network; null if the digest has not changed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeardNeighbours:
+class DesiredNeighbours:
     digest: str
-    networks: Mapping[str, Neighbourhood] | None
+    networks: Mapping[str, NetworkAnnouncements] | None
     """None if the digest has not changed."""
 
 
@@ -179,7 +179,7 @@ def render_service(service: CountedService) -> dict[str, object]:
     }
 
 
-def render_question(chassis: str, services: Iterable[CountedService]) -> Message:
+def render_listener_lookup(chassis: str, services: Iterable[CountedService]) -> Message:
     return "POST", "/agent/sightings", {"chassis": chassis, "sightings": [*map(render_service, services)]}
 
 
@@ -188,18 +188,18 @@ def read_services(question: Mapping[str, Any]) -> list[CountedService]:
     return [CountedService(**each) for each in question["sightings"]]
 
 
-def render_report(chassis: str, interval: int, sums: Mapping[str, Figures]) -> Message:
+def render_counter_report(chassis: str, interval: int, sums: Mapping[str, TrafficCounters]) -> Message:
     listeners = {listener: asdict(figures) for listener, figures in sums.items()}
     return "PUT", f"/agent/chassis/{quote(chassis, safe='')}", {"interval": interval, "listeners": listeners}
 
 
-def render_neighbours_question(chassis: str, digest: str, remembered: Remembered, wait: int) -> Message:
+def render_neighbours_request(chassis: str, digest: str, remembered: AnnouncedAddresses, wait: int) -> Message:
     asked = {network: [*map(str, addresses)] for network, addresses in remembered.items()}
     body = {"digest": digest, "remembered": asked, "wait": wait}
     return "POST", f"/agent/chassis/{quote(chassis, safe='')}/neighbours", body
 
 
-def render_neighbourhoods(found: Mapping[str, Neighbourhood]) -> dict[str, object]:
+def render_neighbourhoods(found: Mapping[str, NetworkAnnouncements]) -> dict[str, object]:
     return {
         network: {"ports": sorted(each.ports), "neighbours": [*map(_render_neighbour, each.neighbours)]}
         for network, each in found.items()
@@ -215,15 +215,15 @@ def _render_neighbour(neighbour: Neighbour) -> dict[str, object]:
     }
 
 
-def read_neighbours(answer: object) -> HeardNeighbours:
+def read_neighbours(answer: object) -> DesiredNeighbours:
     """Read an answer. Raises ValueError."""
-    told: Mapping[str, Any] = NEIGHBOURS(answer)
+    told: Mapping[str, Any] = NEIGHBOURS_RESPONSE(answer)
     if told.get("networks") is None:
-        return HeardNeighbours(digest=told["digest"], networks=None)
+        return DesiredNeighbours(digest=told["digest"], networks=None)
     networks = {
-        network: Neighbourhood(
+        network: NetworkAnnouncements(
             ports=frozenset(each["ports"]), neighbours=tuple(Neighbour(**one) for one in each["neighbours"])
         )
         for network, each in told["networks"].items()
     }
-    return HeardNeighbours(digest=told["digest"], networks=networks)
+    return DesiredNeighbours(digest=told["digest"], networks=networks)

@@ -8,18 +8,18 @@ import msgspec
 
 from fairlead.agent_protocol.reports import read_endpoint
 from fairlead.model.documents.health import Endpoint
-from fairlead.model.documents.probe_result import Sighting
-from fairlead.runtime.atomic_file import write_whole
+from fairlead.model.documents.probe_result import ProbeResult
+from fairlead.runtime.atomic_file import write_atomic
 from fairlead.store.codec import encode_value, read_value
 
 LOG = logging.getLogger(__name__)
 
 
-def read_sightings(path: Path) -> dict[Endpoint, Sighting]:
+def read_probe_results(path: Path) -> dict[Endpoint, ProbeResult]:
     """Read the results of an earlier process; empty if the file is missing or invalid."""
     try:
         return {
-            read_endpoint(endpoint): read_value(seen, Sighting)
+            read_endpoint(endpoint): read_value(seen, ProbeResult)
             for endpoint, seen in msgspec.json.decode(path.read_bytes(), type=list[tuple[list[object], object]])
         }
     except FileNotFoundError:
@@ -29,6 +29,6 @@ def read_sightings(path: Path) -> dict[Endpoint, Sighting]:
         return {}
 
 
-def write_sightings(path: Path, seen: Sequence[tuple[Endpoint, Sighting]]) -> None:
+def write_probe_results(path: Path, seen: Sequence[tuple[Endpoint, ProbeResult]]) -> None:
     """Write the results. Raises OSError."""
-    write_whole(path, encode_value(seen))
+    write_atomic(path, encode_value(seen))

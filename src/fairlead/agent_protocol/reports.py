@@ -12,43 +12,49 @@ from urllib.parse import quote
 
 import msgspec
 
-from fairlead.agent_protocol.messages import LARGEST_SUM, LONGEST_NAME, MOST_UNKNOWN, Message, object_of
+from fairlead.agent_protocol.messages import MAX_COUNTER, MAX_NAME_LENGTH, MAX_UNKNOWN_ATTRIBUTES, Message, object_of
 from fairlead.model.documents.addresses import IPAddress
-from fairlead.model.documents.agent import LONGEST_HEARTBEAT, MOST_UNAPPLIED, SHORTEST_HEARTBEAT, Agent, Unapplied
+from fairlead.model.documents.agent import (
+    MAX_HEARTBEAT_MS,
+    MAX_REPORTED_FAILURES,
+    MIN_HEARTBEAT_MS,
+    Agent,
+    ApplyFailure,
+)
 from fairlead.model.documents.agent_counters import AGENT_COUNTERS, Counts
 from fairlead.model.documents.health import Endpoint, Health
-from fairlead.model.documents.hosts import MOST_OWN
-from fairlead.model.documents.probe_result import LONGEST_ERROR, Sighting
+from fairlead.model.documents.hosts import MAX_OWN_ADDRESSES
+from fairlead.model.documents.probe_result import MAX_ERROR_LENGTH, ProbeResult
 from fairlead.schema import Field, Parser, address, boolean, integer, list_of, reads, text
 from fairlead.store.codec import encode_value, read_value
 
-MOST_SIGHTINGS = 2_000
+MAX_PROBE_RESULTS = 2_000
 """Maximum probe results in one report; the rest is sent in the next one."""
-LARGEST_REPORT = 2**21
+MAX_REPORT_BYTES = 2**21
 """Maximum bytes of a report."""
-SEEN = frozenset({Health.ONLINE, Health.ERROR, Health.UNPROBED})
+PROBE_RESULT_VALUES = frozenset({Health.ONLINE, Health.ERROR, Health.UNPROBED})
 """Health values that a probe can have as its result. All others are derived."""
-MOST_PROXIES = 1_000
-MOST_SERVED = 32_768
+MAX_PROXIES = 1_000
+MAX_PROXY_PORTS = 32_768
 """Maximum ports of all proxies together. They are sent with each heartbeat."""
-LONGEST_VERSION = 64
-LONGEST_LATENCY = 3600.0
-Sightings: TypeAlias = Mapping[Endpoint, Sighting | None]
+MAX_VERSION_LENGTH = 64
+MAX_LATENCY_SECONDS = 3600.0
+ProbeResults: TypeAlias = Mapping[Endpoint, ProbeResult | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class AgentReport:
     agent: Agent
-    sightings: Sightings
+    probe_results: ProbeResults
     """Probe results; None for an endpoint that is no longer probed."""
-    whole: bool
+    is_complete: bool
     """Whether the report replaces all earlier probe results of the agent."""
     serving: Mapping[str, frozenset[int]] = field(default_factory=dict)
     """All proxies that run on the node, by port id, with the ports on which they accept connections."""
     addresses: frozenset[IPAddress] | None = None
     """Plain host: its own addresses within the prefixes that it routes. None if it has not looked yet, or is no
     host."""
-    looks_since: datetime | None = None
+    probing_since: datetime | None = None
     """Start of the agent's continuous probing. Older results are remembered, and another agent may have newer ones.
     None: all results are its own."""
     more: bool = False
@@ -59,7 +65,7 @@ class Report:
 
 @reads({"type": "string", "format": "date-time"})
 def _time(value: object) -> datetime:
-    found = datetime.fromisoformat(text(LONGEST_VERSION)(value))
+    found = datetime.fromisoformat(text(MAX_VERSION_LENGTH)(value))
     if found.tzinfo is None:
         raise ValueError("Value should have a time zone: 2026-01-01T12:00:00+00:00.")
     return found
@@ -70,38 +76,38 @@ def read_endpoint(values: list[object]) -> Endpoint:
     known, missing = values[: len(Endpoint._fields)], Endpoint._fields[len(values) :]
     if not Endpoint._field_defaults.keys() >= set(missing):
         raise ValueError(f"this is no Endpoint: {missing[0]} is missing")
-    if len(values) > len(Endpoint._fields) + MOST_UNKNOWN:
-        raise ValueError(f"this is no Endpoint: there are more than {MOST_UNKNOWN} values that are not known")
+    if len(values) > len(Endpoint._fields) + MAX_UNKNOWN_ATTRIBUTES:
+        raise ValueError(f"this is no Endpoint: there are more than {MAX_UNKNOWN_ATTRIBUTES} values that are not known")
     return read_value([*known, *(_plain(Endpoint._field_defaults[each]) for each in missing)], Endpoint)
 
 
 @reads({"type": "array", "minItems": 2, "maxItems": 2})
-def _sighting(value: object) -> tuple[Endpoint, Sighting | None]:
+def _sighting(value: object) -> tuple[Endpoint, ProbeResult | None]:
     if not isinstance(value, list) or len(value) != 2 or not isinstance(value[0], list):
         raise ValueError("Value should be an endpoint, and what was seen of it or null.")
     endpoint = read_endpoint(value[0])
     if value[1] is None:
         return endpoint, None
-    seen = read_value(value[1], Sighting)
-    if seen.health not in SEEN:
+    seen = read_value(value[1], ProbeResult)
+    if seen.health not in PROBE_RESULT_VALUES:
         raise ValueError(f"'{seen.health.name}' is nothing that can be seen.")
-    if seen.since.tzinfo is None or not (seen.latency is None or 0 <= seen.latency <= LONGEST_LATENCY):
+    if seen.since.tzinfo is None or not (seen.latency is None or 0 <= seen.latency <= MAX_LATENCY_SECONDS):
         raise ValueError("since should have a time zone, and latency be a number of seconds.")
     return endpoint, replace(seen, error=_printable(seen.error))
 
 
 def _printable(error: str) -> str:
     """Remove characters that a server rejects, because an invalid text makes it reject the whole report."""
-    return "".join(filter(str.isprintable, error))[:LONGEST_ERROR]
+    return "".join(filter(str.isprintable, error))[:MAX_ERROR_LENGTH]
 
 
 _SERVING = object_of(
     {
-        "port": Field(text(LONGEST_NAME), required=True),
-        "serving": Field(list_of(integer(1, 65535), MOST_SERVED), required=True),
+        "port": Field(text(MAX_NAME_LENGTH), required=True),
+        "serving": Field(list_of(integer(1, 65535), MAX_PROXY_PORTS), required=True),
     }
 )
-_ALL_SERVING = list_of(_SERVING, MOST_PROXIES)
+_ALL_SERVING = list_of(_SERVING, MAX_PROXIES)
 
 
 @reads(_ALL_SERVING.schema)
@@ -109,65 +115,65 @@ def _proxies(value: object) -> tuple[Mapping[str, object], ...]:
     """Validate the list of proxies. The total number of ports is checked before any port is parsed."""
     found = value if isinstance(value, list) else []
     lists = [each["serving"] for each in found if isinstance(each, dict) and isinstance(each.get("serving"), list)]
-    if sum(map(len, lists)) > MOST_SERVED:
-        raise ValueError(f"Value should have at most {MOST_SERVED} ports of proxies.")
+    if sum(map(len, lists)) > MAX_PROXY_PORTS:
+        raise ValueError(f"Value should have at most {MAX_PROXY_PORTS} ports of proxies.")
     return _ALL_SERVING(value)
 
 
 _UNAPPLIED = object_of(
     {
-        "dataplane": Field(text(LONGEST_NAME), required=True),
-        "owner": Field(text(LONGEST_NAME), required=True),
-        "error": Field(text(LONGEST_ERROR), required=True),
+        "dataplane": Field(text(MAX_NAME_LENGTH), required=True),
+        "owner": Field(text(MAX_NAME_LENGTH), required=True),
+        "error": Field(text(MAX_ERROR_LENGTH), required=True),
     }
 )
-_COUNTED = object_of({each.name: Field(integer(0, LARGEST_SUM)) for each in AGENT_COUNTERS})
+_COUNTED = object_of({each.name: Field(integer(0, MAX_COUNTER)) for each in AGENT_COUNTERS})
 REPORT: Parser[Mapping[str, object]] = object_of(
     {
-        "version": Field(text(LONGEST_VERSION), required=True),
-        "host": Field(text(LONGEST_NAME), required=True),
+        "version": Field(text(MAX_VERSION_LENGTH), required=True),
+        "host": Field(text(MAX_NAME_LENGTH), required=True),
         "since": Field(_time, required=True),
-        "heartbeat": Field(integer(SHORTEST_HEARTBEAT, LONGEST_HEARTBEAT), required=True),
-        "unapplied": Field(list_of(_UNAPPLIED, MOST_UNAPPLIED), required=True),
-        "sightings": Field(list_of(_sighting, MOST_SIGHTINGS), required=True),
+        "heartbeat": Field(integer(MIN_HEARTBEAT_MS, MAX_HEARTBEAT_MS), required=True),
+        "unapplied": Field(list_of(_UNAPPLIED, MAX_REPORTED_FAILURES), required=True),
+        "sightings": Field(list_of(_sighting, MAX_PROBE_RESULTS), required=True),
         "whole": Field(boolean, required=True),
         "proxies": Field(_proxies),
-        "addresses": Field(list_of(address, MOST_OWN)),
+        "addresses": Field(list_of(address, MAX_OWN_ADDRESSES)),
         "looks_since": Field(_time),
         "more": Field(boolean),
         "counted": Field(_COUNTED),
     }
 )
-"""`heartbeat`: maximum milliseconds until the next heartbeat. `looks_since`: start of continuous probing, by default
+"""`heartbeat`: maximum milliseconds until the next heartbeat. `probing_since`: start of continuous probing, by default
 `since`. `more`: whether another report follows immediately."""
 
 
-def read_report(chassis: str, told: Mapping[str, Any]) -> Report:
-    """Decode a message that `REPORT` has parsed. Probe results always get this chassis as their source."""
+def read_report(chassis: str, told: Mapping[str, Any]) -> AgentReport:
+    """Decode a message that `COUNTER_REPORT` has parsed. Probe results always get this chassis as their source."""
     agent = Agent(
         name=chassis,
         version=told["version"],
         host=told["host"],
         since=told["since"],
         heartbeat=told["heartbeat"] / 1000,
-        unapplied=tuple(Unapplied(**each) for each in told["unapplied"]),
+        apply_failures=tuple(ApplyFailure(**each) for each in told["unapplied"]),
     )
     seen = {endpoint: sighting and replace(sighting, chassis=chassis) for endpoint, sighting in told["sightings"]}
     serving = {each["port"]: frozenset(each["serving"]) for each in told.get("proxies") or ()}
     own, counted = told.get("addresses"), told.get("counted") or {}
-    return Report(
+    return AgentReport(
         agent=agent,
-        sightings=seen,
-        whole=told["whole"],
+        probe_results=seen,
+        is_complete=told["whole"],
         serving=serving,
         addresses=None if own is None else frozenset(own),
-        looks_since=told.get("looks_since"),
+        probing_since=told.get("looks_since"),
         more=bool(told.get("more")),
         counted={each: counted[each.name] for each in AGENT_COUNTERS if each.name in counted},
     )
 
 
-def render_report(report: Report) -> Message:
+def render_report(report: AgentReport) -> Message:
     agent = report.agent
     body = {
         "version": agent.version,
@@ -176,30 +182,30 @@ def render_report(report: Report) -> Message:
         "heartbeat": round(agent.heartbeat * 1000),
         "unapplied": [
             {"dataplane": each.dataplane, "owner": each.owner, "error": _printable(each.error)}
-            for each in agent.unapplied[:MOST_UNAPPLIED]
+            for each in agent.apply_failures[:MAX_REPORTED_FAILURES]
         ],
         "sightings": [
             [_plain(endpoint), None if sighting is None else _plain(sighting)]
-            for endpoint, sighting in report.sightings.items()
+            for endpoint, sighting in report.probe_results.items()
         ],
-        "whole": report.whole,
-        "proxies": list(_told(report.serving)),
+        "whole": report.is_complete,
+        "proxies": list(_rendered_proxies(report.serving)),
         "more": report.more,
     }
     if report.counted:
-        body["counted"] = {each.name: min(number, LARGEST_SUM) for each, number in report.counted.items()}
+        body["counted"] = {each.name: min(number, MAX_COUNTER) for each, number in report.counted.items()}
     if report.addresses is not None:
-        body["addresses"] = sorted(map(str, report.addresses))[:MOST_OWN]
-    if report.looks_since is not None:
-        body["looks_since"] = report.looks_since.isoformat()
+        body["addresses"] = sorted(map(str, report.addresses))[:MAX_OWN_ADDRESSES]
+    if report.probing_since is not None:
+        body["looks_since"] = report.probing_since.isoformat()
     return "POST", f"/agent/chassis/{quote(agent.name, safe='')}/report", body
 
 
-def _told(serving: Mapping[str, frozenset[int]]) -> Iterator[Mapping[str, object]]:
+def _rendered_proxies(serving: Mapping[str, frozenset[int]]) -> Iterator[Mapping[str, object]]:
     """Yield the proxies up to the limits of a server, which rejects a larger report. A server sends no traffic to a
     proxy that it has no report of."""
-    left = MOST_SERVED
-    for port, served in sorted(serving.items())[:MOST_PROXIES]:
+    left = MAX_PROXY_PORTS
+    for port, served in sorted(serving.items())[:MAX_PROXIES]:
         yield {"port": port, "serving": sorted(served)[:left]}
         left -= min(left, len(served))
 

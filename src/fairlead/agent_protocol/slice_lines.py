@@ -35,32 +35,32 @@ from fairlead.model.documents.health import HealthKey
 from fairlead.model.documents.observed_proxy import Proxy
 from fairlead.model.documents.owner import Kind, Owner
 from fairlead.model.documents.unmanaged import (
-    Foreign,
-    ForeignFloatingIP,
-    ForeignNetwork,
-    ForeignPort,
-    ForeignRouter,
-    is_foreign,
+    UnmanagedFloatingIP,
+    UnmanagedNetwork,
+    UnmanagedObject,
+    UnmanagedPort,
+    UnmanagedRouter,
+    is_unmanaged,
 )
-from fairlead.model.queries.host_facts import OwnNews, at_own_addresses
-from fairlead.model.queries.proxies import ProxyNews, led_to
-from fairlead.model.registry.affected import affected
-from fairlead.model.registry.changeset import Changes, apply_changes, load_documents, owners_with_rows, with_foreign
+from fairlead.model.queries.host_facts import OwnAddressUpdate, dependents_of_own_addresses
+from fairlead.model.queries.proxies import ProxyUpdate, balancers_of_changed_proxies
+from fairlead.model.registry.affected import find_affected_owners
+from fairlead.model.registry.changeset import Changes, apply_changes, load_documents, owners_with_rows, with_unmanaged
 from fairlead.model.registry.facts import OWN_ADDRESSES, PROXIES, with_facts
 from fairlead.model.registry.kinds import has_rows
 from fairlead.model.snapshot import Aggregate, Snapshot, with_health
 from fairlead.runtime.steps import Steps
 from fairlead.store.codec import decode, encode, encode_value, read_value
 
-LONGEST_LINE = 2 * 2**20
+MAX_LINE_BYTES = 2 * 2**20
 """Maximum length of a line in bytes; a document takes at most 1.25 MiB."""
-FOREIGN_CLASSES: Mapping[Kind, type[Foreign]] = {
-    Kind.NETWORK: ForeignNetwork,
-    Kind.ROUTER: ForeignRouter,
-    Kind.PORT: ForeignPort,
-    Kind.FLOATING_IP: ForeignFloatingIP,
+FOREIGN_CLASSES: Mapping[Kind, type[UnmanagedObject]] = {
+    Kind.NETWORK: UnmanagedNetwork,
+    Kind.ROUTER: UnmanagedRouter,
+    Kind.PORT: UnmanagedPort,
+    Kind.FLOATING_IP: UnmanagedFloatingIP,
 }
-PARTING = Snapshot().parting_seconds
+DEFAULT_DRAIN_TIMEOUT = Snapshot().parting_seconds
 """Drain timeout of a server that does not send one, in seconds."""
 STEP = 50
 """Documents loaded into the snapshot before a cooperative yield."""
@@ -68,7 +68,7 @@ PROBING = (Kind.LOAD_BALANCER, Kind.LOCAL_IP)
 _Key = str | tuple[str, int]
 
 
-class _Chassis(msgspec.Struct, kw_only=True):
+class _ChassisLine(msgspec.Struct, kw_only=True):
     name: str
     host: str = ""
     zones: list[str] = []
@@ -76,10 +76,10 @@ class _Chassis(msgspec.Struct, kw_only=True):
     ports: dict[str, bool] = {}
 
 
-class Line(msgspec.Struct, kw_only=True, omit_defaults=True):
+class SliceLine(msgspec.Struct, kw_only=True, omit_defaults=True):
     list: int | None = None
     agents_probe: bool = False
-    parting: int = PARTING
+    parting: int = DEFAULT_DRAIN_TIMEOUT
     put: str = ""
     generation: int = 0
     document: msgspec.Raw = msgspec.Raw()
@@ -87,7 +87,7 @@ class Line(msgspec.Struct, kw_only=True, omit_defaults=True):
     health: str = ""
     down: tuple[_Key, ...] = ()
     online: tuple[_Key, ...] = ()
-    chassis: _Chassis | None = None
+    chassis: _ChassisLine | None = None
     covered: dict[str, bool] | None = None
     proxies: dict[str, tuple[int, ...]] | None = None
     addresses: tuple[str, ...] | None = None
@@ -97,30 +97,32 @@ class Line(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 _ENCODE = msgspec.json.Encoder().encode
-_DECODE = msgspec.json.Decoder(Line).decode
+_DECODE = msgspec.json.Decoder(SliceLine).decode
 
 
-def _line(line: Line) -> bytes:
+def _line(line: SliceLine) -> bytes:
     return _ENCODE(line) + b"\n"
 
 
 def list_line(snapshot: Snapshot) -> bytes:
-    return _line(Line(list=snapshot.revision, agents_probe=snapshot.agents_probe, parting=snapshot.parting_seconds))
+    return _line(
+        SliceLine(list=snapshot.revision, agents_probe=snapshot.agents_probe, parting=snapshot.parting_seconds)
+    )
 
 
 def put_line(owner: Owner, generation: int | None, document: Aggregate) -> bytes:
     """Serialise a document. A document of an unmanaged network is in no store, so this message defines its format."""
     text = encode(document) if generation else encode_value(document)
-    return _line(Line(put=str(owner), generation=generation or 0, document=msgspec.Raw(text)))
+    return _line(SliceLine(put=str(owner), generation=generation or 0, document=msgspec.Raw(text)))
 
 
 def delete_line(owner: Owner) -> bytes:
-    return _line(Line(delete=str(owner)))
+    return _line(SliceLine(delete=str(owner)))
 
 
 def health_line(snapshot: Snapshot, owner: Owner) -> bytes:
     down, online = (known.get(owner.id, frozenset()) for known in (snapshot.down, snapshot.online))
-    return _line(Line(health=str(owner), down=_in_order(down), online=_in_order(online)))
+    return _line(SliceLine(health=str(owner), down=_in_order(down), online=_in_order(online)))
 
 
 def _in_order(keys: Iterable[HealthKey]) -> tuple[HealthKey, ...]:
@@ -128,51 +130,51 @@ def _in_order(keys: Iterable[HealthKey]) -> tuple[HealthKey, ...]:
 
 
 def chassis_line(chassis: Chassis) -> bytes:
-    told = _Chassis(
+    told = _ChassisLine(
         name=chassis.name,
         host=chassis.host,
         zones=sorted(chassis.zones),
         alive=chassis.alive,
         ports=dict(chassis.ports.items()),
     )
-    return _line(Line(chassis=told))
+    return _line(SliceLine(chassis=told))
 
 
 def covered_line(covered: Mapping[str, bool]) -> bytes:
-    return _line(Line(covered=dict(covered)))
+    return _line(SliceLine(covered=dict(covered)))
 
 
 def proxies_line(host: str, proxies: Mapping[str, Proxy]) -> bytes:
     told = {name: tuple(sorted(proxy.serving)) for name, proxy in sorted(proxies.items())}
-    return _line(Line(host=host, proxies=told))
+    return _line(SliceLine(host=host, proxies=told))
 
 
 def addresses_line(host: str, addresses: Iterable[IPAddress]) -> bytes:
-    return _line(Line(host=host, addresses=tuple(sorted(map(str, addresses)))))
+    return _line(SliceLine(host=host, addresses=tuple(sorted(map(str, addresses)))))
 
 
 def at_line(cursor: str, revision: int) -> bytes:
-    return _line(Line(at=cursor, revision=revision))
+    return _line(SliceLine(at=cursor, revision=revision))
 
 
-def read_line(line: bytes) -> Line:
+def read_line(line: bytes) -> SliceLine:
     """Decode a line. Raises ValueError (msgspec's errors are subclasses)."""
     return _DECODE(line)
 
 
 @dataclass(slots=True)
-class Slice:
+class SliceBuilder:
     """Slice of one chassis, rebuilt from lines; pure. Lines are buffered until the cursor that ends their batch."""
 
     name: str
     """Name of the chassis."""
     snapshot: Snapshot = field(default_factory=Snapshot)
     cursor: str = ""
-    _lines: list[Line] = field(default_factory=list)
+    _lines: list[SliceLine] = field(default_factory=list)
     _documents: dict[int, Aggregate] = field(default_factory=dict)
     """Documents of buffered lines, by index in `_lines`; decoded on arrival, because decoding takes longest."""
 
-    def take(self, line: Line) -> Steps[tuple[Owner, ...]]:
+    def take(self, line: SliceLine) -> Steps[tuple[Owner, ...]]:
         """Take a line, and return the owners whose rows or probes may differ; empty until the cursor. Raises
         ValueError, StoreError."""
         if not line.at:
@@ -181,7 +183,7 @@ class Slice:
             self._lines.append(line)
             return ()
         lines, documents, before = self._lines, self._documents, self.snapshot
-        self.interrupted()
+        self.drop_incomplete()
         first = next((index + 1 for index, each in enumerate(lines) if each.list is not None), 0)
         after = before
         if first:
@@ -199,17 +201,17 @@ class Slice:
             after = self._with_facts(after, each)
             yield
         proxies = {each.host: each.proxies for each in lines[first:] if each.proxies is not None}
-        news = yield from _news_of_proxies(before, proxies)
+        news = yield from _proxy_changes(before, proxies)
         after = with_facts(after, PROXIES, news) if news else after
-        own = yield from _news_of_addresses(lines[first:])
+        own = yield from _address_changes(lines[first:])
         after = with_facts(after, OWN_ADDRESSES, own)
         self.snapshot, self.cursor = replace(after, revision=line.revision), line.at
         if first:
-            return _all_of(before, self.snapshot)
-        return _concerned(before, self.snapshot, lines, news, own)
+            return _all_owners(before, self.snapshot)
+        return _affected_owners(before, self.snapshot, lines, news, own)
 
     def _with_documents(
-        self, snapshot: Snapshot, numbers: range, lines: Sequence[Line], documents: Mapping[int, Aggregate]
+        self, snapshot: Snapshot, numbers: range, lines: Sequence[SliceLine], documents: Mapping[int, Aggregate]
     ) -> Snapshot:
         puts: list[tuple[Aggregate, int | None]] = []
         for number in numbers:  # consecutive puts make one snapshot
@@ -221,11 +223,11 @@ class Slice:
                 snapshot = _without(snapshot, Owner.parse(line.delete))
         return load_documents(snapshot, puts, snapshot.revision)
 
-    def interrupted(self) -> None:
+    def drop_incomplete(self) -> None:
         """Drop lines that no cursor has ended; the server sends them again."""
         self._lines, self._documents = [], {}
 
-    def _with_facts(self, snapshot: Snapshot, line: Line) -> Snapshot:
+    def _with_facts(self, snapshot: Snapshot, line: SliceLine) -> Snapshot:
         if line.health:
             return with_health(snapshot, Owner.parse(line.health).id, frozenset(line.down), frozenset(line.online))
         if line.chassis is not None:
@@ -246,7 +248,7 @@ class Slice:
         return snapshot
 
 
-def _news_of_proxies(snapshot: Snapshot, told: Mapping[str, Mapping[str, tuple[int, ...]]]) -> Steps[ProxyNews]:
+def _proxy_changes(snapshot: Snapshot, told: Mapping[str, Mapping[str, tuple[int, ...]]]) -> Steps[ProxyUpdate]:
     """Compare the received proxies, which are complete for their hosts, with the known ones, and return the changes."""
     wanted: dict[str, Proxy] = {}
     for host, proxies in told.items():
@@ -257,7 +259,7 @@ def _news_of_proxies(snapshot: Snapshot, told: Mapping[str, Mapping[str, tuple[i
     return {each: wanted.get(each) for each in changed}
 
 
-def _news_of_addresses(lines: Iterable[Line]) -> Steps[OwnNews]:
+def _address_changes(lines: Iterable[SliceLine]) -> Steps[OwnAddressUpdate]:
     """Collect the own addresses of hosts. Raises ValueError."""
     found: dict[str, frozenset[IPAddress]] = {}
     for line in lines:
@@ -267,7 +269,7 @@ def _news_of_addresses(lines: Iterable[Line]) -> Steps[OwnNews]:
     return found
 
 
-def _document(line: Line) -> Aggregate:
+def _document(line: SliceLine) -> Aggregate:
     """Decode a document. Raises ValueError, StoreError."""
     owner = Owner.parse(line.put)
     if line.generation:
@@ -279,25 +281,25 @@ def _document(line: Line) -> Aggregate:
 
 def _without(snapshot: Snapshot, owner: Owner) -> Snapshot:
     snapshot = with_health(snapshot, owner.id, frozenset())
-    if is_foreign(snapshot.find(owner)):
-        return with_foreign(snapshot, {owner: None})
+    if is_unmanaged(snapshot.find(owner)):
+        return with_unmanaged(snapshot, {owner: None})
     return apply_changes(snapshot, Changes(deletes=(owner,)), snapshot.revision)
 
 
-def _all_of(before: Snapshot, after: Snapshot) -> tuple[Owner, ...]:
+def _all_owners(before: Snapshot, after: Snapshot) -> tuple[Owner, ...]:
     return tuple(dict.fromkeys((*owners_with_rows(before), *owners_with_rows(after))))
 
 
-def _concerned(
-    before: Snapshot, after: Snapshot, lines: Iterable[Line], news: ProxyNews, own: OwnNews
+def _affected_owners(
+    before: Snapshot, after: Snapshot, lines: Iterable[SliceLine], news: ProxyUpdate, own: OwnAddressUpdate
 ) -> tuple[Owner, ...]:
     told = dict.fromkeys(Owner.parse(each.put or each.delete) for each in lines if each.put or each.delete)
-    found = dict.fromkeys(affected(before, after, told))
+    found = dict.fromkeys(find_affected_owners(before, after, told))
     for line in lines:
         if line.health:
             found[Owner.parse(line.health)] = None
         if line.chassis is not None or line.covered is not None:  # local or delegated machines changed
             found.update(dict.fromkeys(Owner(kind, each) for kind in PROBING for each in after.documents(kind)))
-    found.update(dict.fromkeys(led_to(before, after, news)))
-    found.update(dict.fromkeys(at_own_addresses(before, after, own)))
+    found.update(dict.fromkeys(balancers_of_changed_proxies(before, after, news)))
+    found.update(dict.fromkeys(dependents_of_own_addresses(before, after, own)))
     return tuple(owner for owner in found if has_rows(owner.kind))

@@ -22,10 +22,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from fairlead.api import lxd, network, octavia, plugin
 from fairlead.api.agents import authentication
 from fairlead.api.agents import routes as agent_routes
-from fairlead.api.http.access_control import BASIC, PROBES, AccessControl, Turns, WayIn
+from fairlead.api.http.access_control import BASIC, HEALTH_PATHS, AccessControl, AccessPolicy, ConcurrencyLimits
 from fairlead.api.http.authentication import Authenticate
 from fairlead.api.http.front_end import ApiError, Services, json_response
-from fairlead.api.http.front_end_builder import Door, sentence
+from fairlead.api.http.front_end_builder import ApiFrontEnd, sentence
 from fairlead.api.http.identity_api import identity_routes, version_document
 from fairlead.api.keystone.tokens import KeystoneTokens
 from fairlead.api.operator import routes as operator_routes
@@ -61,12 +61,12 @@ def make_app(
     """`names` are the valid Host headers where these are checked (`callers.names_of`). `challenge` is the
     WWW-Authenticate header."""
     doors = {
-        network.DOOR: network.make_door(services),
-        octavia.DOOR: octavia.make_door(services),
-        operator_routes.DOOR: operator_routes.make_door(services, dataplanes),
-        agent_routes.DOOR: agent_routes.make_door(services),
-        plugin.DOOR: plugin.make_door(services),
-        lxd.DOOR: lxd.make_door(services),
+        network.FRONT_END: network.make_front_end(services),
+        octavia.FRONT_END: octavia.make_front_end(services),
+        operator_routes.FRONT_END: operator_routes.make_front_end(services, dataplanes),
+        agent_routes.FRONT_END: agent_routes.make_front_end(services),
+        plugin.FRONT_END: plugin.make_front_end(services),
+        lxd.FRONT_END: lxd.make_front_end(services),
     }
     told_apart = frozenset({*IDENTITY, *(door.path.strip("/") for door in doors)})
     tokens = authenticate if isinstance(authenticate, KeystoneTokens) else None
@@ -78,38 +78,47 @@ def make_app(
         return json_response({**where, **version_document(root)})
 
     lxd_routes = [
-        Route(lxd.DOOR.path, _Root(doors[lxd.DOOR], lxd.DOOR.path)),
-        _Door(lxd.DOOR.path, app=_door(doors[lxd.DOOR], lxd.DOOR.path, services)),
+        Route(lxd.FRONT_END.path, _Root(doors[lxd.FRONT_END], lxd.FRONT_END.path)),
+        _FrontEndMount(lxd.FRONT_END.path, app=_with_scope(doors[lxd.FRONT_END], lxd.FRONT_END.path, services)),
     ]
     routes = [
         Route("/", index),
         *identity_routes(services),
         *metrics.routes(),
         *lxd_routes,
-        *(_Door(door.path, app=_door(app, door.path, services)) for door, app in doors.items() if door is not lxd.DOOR),
+        *(
+            _FrontEndMount(door.path, app=_with_scope(app, door.path, services))
+            for door, app in doors.items()
+            if door is not lxd.FRONT_END
+        ),
     ]
-    public = frozenset({"", *PROBES, *(path for door in doors for path in door.public)})
-    turns = Turns()
+    public = frozenset({"", *HEALTH_PATHS, *(path for door in doors for path in door.public)})
+    turns = ConcurrencyLimits()
 
-    def enter(app: ASGIApp, way: WayIn) -> ASGIApp:
+    def enter(app: ASGIApp, way: AccessPolicy) -> ASGIApp:
         return AccessControl(app, way, services.new_id, metrics.observe, turns)
 
-    way = WayIn(authenticate=authenticate, names=names, public=public, fault=_fault_of(doors), challenge=challenge)
-    own = WayIn(authenticate=lxd.known_by(services), public=frozenset(), refusal=lxd.refusal)
-    agents_door = _Door(agent_routes.DOOR.path, app=_door(doors[agent_routes.DOOR], agent_routes.DOOR.path, services))
-    of_agents = WayIn(
-        authenticate=authentication.known_by(services, services.socket_chassis),
-        public=frozenset(f"{agent_routes.DOOR.path}/{each}" for each in authentication.PUBLIC),
+    way = AccessPolicy(
+        authenticate=authenticate, names=names, public=public, fault=_fault_of(doors), challenge=challenge
+    )
+    own = AccessPolicy(authenticate=lxd.make_lxd_authentication(services), public=frozenset(), refusal=lxd.refusal)
+    agents_door = _FrontEndMount(
+        agent_routes.FRONT_END.path,
+        app=_with_scope(doors[agent_routes.FRONT_END], agent_routes.FRONT_END.path, services),
+    )
+    of_agents = AccessPolicy(
+        authenticate=authentication.make_agent_authentication(services, services.socket_chassis),
+        public=frozenset(f"{agent_routes.FRONT_END.path}/{each}" for each in authentication.PUBLIC),
         fault=_fault_of(doors),
     )
     return Applications(
         nodes=enter(Starlette(routes=[agents_door]), of_agents),
         all=enter(Starlette(routes=routes), way),
-        lxd=enter(lxd.standing_alone(lxd_routes), own),
+        lxd=enter(lxd.make_standalone_app(lxd_routes), own),
     )
 
 
-def _fault_of(doors: Iterable[Door]) -> Callable[[str, ApiError], Response]:
+def _fault_of(doors: Iterable[ApiFrontEnd]) -> Callable[[str, ApiError], Response]:
     """Return a function that formats an error for the front end of a path, or as a plain sentence outside of any."""
     faults = {door.path: door.fault for door in doors}
 
@@ -120,15 +129,22 @@ def _fault_of(doors: Iterable[Door]) -> Callable[[str, ApiError], Response]:
     return fault
 
 
-DOORS = (network.DOOR, octavia.DOOR, operator_routes.DOOR, agent_routes.DOOR, plugin.DOOR, lxd.DOOR)
+FRONT_ENDS = (
+    network.FRONT_END,
+    octavia.FRONT_END,
+    operator_routes.FRONT_END,
+    agent_routes.FRONT_END,
+    plugin.FRONT_END,
+    lxd.FRONT_END,
+)
 
 
-def in_format_of_door(path: str, error: ApiError) -> Response:
+def format_error(path: str, error: ApiError) -> Response:
     """Format an error for a server that has no API front ends running."""
-    return _fault_of(DOORS)(path, error)
+    return _fault_of(FRONT_ENDS)(path, error)
 
 
-class _Door(Mount):
+class _FrontEndMount(Mount):
     """Mount of a front end. It also matches paths that contain a line break, for which the front end returns 404."""
 
     def __init__(self, path: str, app: ASGIApp) -> None:
@@ -147,7 +163,7 @@ class _Root:
         await self._app({**scope, **where}, receive, send)
 
 
-def _door(app: ASGIApp, path: str, services: Services) -> ASGIApp:
+def _with_scope(app: ASGIApp, path: str, services: Services) -> ASGIApp:
     """Pass the front end its base path, for links, and for authenticated callers the function that reads the store.
     Public documents are in no store."""
 

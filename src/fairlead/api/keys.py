@@ -20,27 +20,27 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from fairlead.changes.refusal import Refused
-from fairlead.changes.secrets import NotRetrieved, new_secrets, new_trusts, newly_named_secrets
+from fairlead.changes.secrets import SecretUnavailable, new_secrets, new_trusts, newly_referenced_secrets
 from fairlead.compilers.unsupported import Unsupported
-from fairlead.keystores.decryption import Opener
-from fairlead.keystores.interface import Asker, Content, KeyStore, Silent, Unreadable
-from fairlead.keystores.material import checked, has_to_be_opened, lockout_of, valid_lists, weakness_of
+from fairlead.keystores.decryption import Decrypter
+from fairlead.keystores.interface import Content, KeyStore, KeyStoreUnresponsive, Requester, Unreadable
+from fairlead.keystores.material import lockout_of, needs_decryption, normalize, valid_lists, weakness_of
 from fairlead.model.documents.loadbalancer import LoadBalancer
 from fairlead.model.documents.owner import Kind, Owner
 from fairlead.model.queries.secrets import Role, Secret, Trust, needed_secrets, needed_trusts
 from fairlead.model.registry.changeset import Changes
 from fairlead.model.snapshot import Snapshot
-from fairlead.runtime.fair_semaphore import FairSemaphore, TooMany
+from fairlead.runtime.fair_semaphore import FairSemaphore, WaitQueueFull
 
 LOG = logging.getLogger(__name__)
-PATIENCE = 5.0
+KEY_STORE_TIMEOUT = 5.0
 """Timeout in seconds for all keys of a request, and for each key that a node requests."""
 OPENING = 100
 """Maximum queued key files of one project that wait for decryption."""
-REMEMBERED = 10_000
+MAX_CACHED = 10_000
 """Maximum remembered valid contents."""
 NO_STORE = "a key-store gives them: keys.directory or keys.barbican in the configuration"
-ASKER: ContextVar[Asker] = ContextVar("ASKER", default=Asker())  # noqa: B039 - it is frozen
+CALLER_CREDENTIALS: ContextVar[Requester] = ContextVar("ASKER", default=Requester())  # noqa: B039 - it is frozen
 """Credentials of the current request for the key store."""
 
 
@@ -48,12 +48,12 @@ def digest_of(pem: str) -> str:
     return hashlib.sha256(pem.encode()).hexdigest()
 
 
-class NotTried(Exception):
+class SecretsNotChecked(Exception):
     """The change references keys that have not been checked; `wanted` has (project, secret) pairs."""
 
     def __init__(self, wanted: Iterable[tuple[str, Secret | Trust]]) -> None:
         super().__init__()
-        self.wanted = tuple(wanted)
+        self.secrets = tuple(wanted)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,56 +79,56 @@ class _Verdict:
 
 
 class Keys:
-    def __init__(self, store: KeyStore | None = None, patience: float = PATIENCE) -> None:
+    def __init__(self, store: KeyStore | None = None, patience: float = KEY_STORE_TIMEOUT) -> None:
         """`store` is None in a deployment without a key store."""
         self._store = store
-        self._patience = patience
-        self._opener = Opener()
+        self._timeout = patience
+        self._opener = Decrypter()
         self._opening = FairSemaphore(at_once=1, of_one=1, waiting=OPENING)
         self._unreadable: dict[str, dict[Secret, str]] = {}
         """Load balancer -> unreadable secrets -> reason."""
-        self._weak: dict[str, dict[Secret, str]] = {}
+        self._outdated: dict[str, dict[Secret, str]] = {}
         """Load balancer -> its secrets that a new load balancer could not use now -> reason."""
         self._verdicts: dict[str, dict[Trust, _Verdict]] = {}
         """Load balancer -> its authorities with CRLs -> the last verdict."""
-        self._good = OrderedDict[bytes, str]()
+        self._valid_digests = OrderedDict[bytes, str]()
         """HMAC of role and content -> SHA-256 of the PEM."""
         self._key = secrets.token_bytes(32)
 
-    def trial(self) -> "Trial":
+    def trial(self) -> "SecretCheck":
         """Return a new trial for one request."""
-        return Trial(self, self._store is not None, self._patience)
+        return SecretCheck(self, self._store is not None, self._timeout)
 
     async def close(self) -> None:
         await self._opener.close()
 
-    async def try_out(self, project_id: str, secret: Secret, end: float) -> None:
+    async def check_secret(self, project_id: str, secret: Secret, end: float) -> None:
         """Check that the caller may use the secret and that it can be served. Raises Unreadable."""
-        content = await self._content(project_id, secret, end, ASKER.get())
+        content = await self._content(project_id, secret, end, CALLER_CREDENTIALS.get())
         pem = await self._pem(project_id, secret, content, end)
         if why := weakness_of(secret.role, pem, datetime.now(UTC)):
             raise Unreadable(why)
 
-    async def try_together(self, project_id: str, trust: Trust, end: float, asker: Asker | None) -> None:
+    async def check_trust(self, project_id: str, trust: Trust, end: float, asker: Requester | None) -> None:
         """Check that a proxy would accept any certificate with this authority and CRL. A reference that cannot be
         read has an error of its own, unless it was in use before. Raises Unreadable."""
         try:
             authorities, lists = [
-                checked(each.role, (await self._content(project_id, each, end, asker)).material)
+                normalize(each.role, (await self._content(project_id, each, end, asker)).material)
                 for each in (trust.authority, trust.revocations)
             ]
-        except Silent:
+        except KeyStoreUnresponsive:
             raise
         except Unreadable:
             return
         if why := lockout_of(authorities, lists, datetime.now(UTC)):
             raise Unreadable(why)
 
-    async def lend(self, balancer: LoadBalancer, secret: Secret, has: str = "") -> str | None:
+    async def deliver(self, balancer: LoadBalancer, secret: Secret, has: str = "") -> str | None:
         """Return the PEM for a chassis; None if `has` is its SHA-256. Raises Unreadable."""
-        balancer_id, end = balancer.id, asyncio.get_running_loop().time() + self._patience
+        balancer_id, end = balancer.id, asyncio.get_running_loop().time() + self._timeout
         try:
-            found = await self._lend(balancer, secret, has, end)
+            found = await self._read_for_delivery(balancer, secret, has, end)
         except Unreadable as error:
             of_balancer = self._unreadable.setdefault(balancer_id, {})
             if of_balancer.get(secret) != str(error):
@@ -139,32 +139,32 @@ class Keys:
             LOG.info("load balancer %s: %r (%s) can be read again", balancer_id, secret.reference, secret.role)
         return found
 
-    async def _lend(self, balancer: LoadBalancer, secret: Secret, has: str, end: float) -> str | None:
+    async def _read_for_delivery(self, balancer: LoadBalancer, secret: Secret, has: str, end: float) -> str | None:
         project_id = balancer.project_id
         content = await self._content(project_id, secret, end, None)
         digest = self._digest(secret, content)
         if secret.role is Role.REVOCATIONS:  # they expire while they are in use
-            await self._look_at_lists(balancer, secret, content, end)
-        if has and self._good.get(digest) == has:
+            await self._check_lists(balancer, secret, content, end)
+        if has and self._valid_digests.get(digest) == has:
             return None
         pem = await self._pem(project_id, secret, content, end)
         if secret.role is not Role.REVOCATIONS:
-            self._note_weakness(balancer.id, secret, weakness_of(secret.role, pem, datetime.now(UTC)))
-        self._good[digest] = found = digest_of(pem)
-        if len(self._good) > REMEMBERED:
-            self._good.popitem(last=False)
+            self._note_outdated(balancer.id, secret, weakness_of(secret.role, pem, datetime.now(UTC)))
+        self._valid_digests[digest] = found = digest_of(pem)
+        if len(self._valid_digests) > MAX_CACHED:
+            self._valid_digests.popitem(last=False)
         return None if found == has else pem
 
-    async def _look_at_lists(self, balancer: LoadBalancer, secret: Secret, content: Content, end: float) -> None:
+    async def _check_lists(self, balancer: LoadBalancer, secret: Secret, content: Content, end: float) -> None:
         """Record CRLs in use that make a proxy reject every certificate. Raises Unreadable."""
-        now, pem = datetime.now(UTC), checked(secret.role, content.material)
+        now, pem = datetime.now(UTC), normalize(secret.role, content.material)
         why = weakness_of(secret.role, pem, now)
         if not why:
             lists = _Lists(pem=pem, now=now, state=(self._digest(secret, content), valid_lists(pem, now)))
             for trust in needed_trusts(balancer):
                 if trust.revocations == secret:
                     why = why or await self._lockout(balancer, trust, lists, end)
-        self._note_weakness(balancer.id, secret, why)
+        self._note_outdated(balancer.id, secret, why)
 
     async def _lockout(self, balancer: LoadBalancer, trust: Trust, lists: _Lists, end: float) -> str:
         """Return why a proxy with this authority and its CRLs in use rejects every certificate; empty if it may accept
@@ -179,8 +179,8 @@ class Keys:
             digest = self._digest(trust.authority, content)
             if known is not None and (known.lists, known.authority) == (lists.state, digest):
                 return known.why
-            why = lockout_of(checked(trust.authority.role, content.material), lists.pem, lists.now)
-        except Silent:
+            why = lockout_of(normalize(trust.authority.role, content.material), lists.pem, lists.now)
+        except KeyStoreUnresponsive:
             raise
         except Unreadable:
             return known.why if known is not None and known.lists == lists.state else ""
@@ -189,9 +189,9 @@ class Keys:
         self._verdicts[balancer.id][trust] = _Verdict(lists=lists.state, authority=digest, why=why)
         return why
 
-    def _note_weakness(self, balancer_id: str, secret: Secret, why: str) -> None:
+    def _note_outdated(self, balancer_id: str, secret: Secret, why: str) -> None:
         """Log once a secret in use that would be rejected for a new load balancer."""
-        known = self._weak.setdefault(balancer_id, {}) if why else self._weak.get(balancer_id, {})
+        known = self._outdated.setdefault(balancer_id, {}) if why else self._outdated.get(balancer_id, {})
         if not why:
             known.pop(secret, None)
         elif known.get(secret) != why:
@@ -202,40 +202,40 @@ class Keys:
         phrase = b"" if content.phrase is None else hashlib.sha256(content.phrase).digest()
         return hmac.digest(self._key, b"\0".join((secret.role.encode(), phrase, content.material)), "sha256")
 
-    async def _content(self, project_id: str, secret: Secret, end: float, asker: Asker | None) -> Content:
+    async def _content(self, project_id: str, secret: Secret, end: float, asker: Requester | None) -> Content:
         if self._store is None:
             raise Unreadable("this server has no key-store")
         try:
             async with asyncio.timeout_at(end):
                 return await self._store.read(project_id, secret.reference, asker)
         except TimeoutError:
-            raise Silent("the key-store does not answer") from None
+            raise KeyStoreUnresponsive("the key-store does not answer") from None
 
     async def _pem(self, project_id: str, secret: Secret, content: Content, end: float) -> str:
         material = content.material
-        if has_to_be_opened(secret.role, content):
+        if needs_decryption(secret.role, content):
             try:
                 async with asyncio.timeout_at(end), self._opening.turn(project_id):
-                    material = await self._opener.open(content)
-            except (TimeoutError, TooMany):
-                raise Silent("others are being opened, and there was no time for this one") from None
-        return checked(secret.role, material)
+                    material = await self._opener.decrypt(content)
+            except (TimeoutError, WaitQueueFull):
+                raise KeyStoreUnresponsive("others are being opened, and there was no time for this one") from None
+        return normalize(secret.role, material)
 
-    def unreadable(self, snapshot: Snapshot) -> int:
+    def unreadable_count(self, snapshot: Snapshot) -> int:
         """Count the unreadable secrets that load balancers still need."""
         return _count_needed(self._unreadable, snapshot)
 
-    def weak(self, snapshot: Snapshot) -> int:
+    def outdated_count(self, snapshot: Snapshot) -> int:
         """Count the secrets in use that a new load balancer could not use now."""
         self._verdicts = {each: known for each, known in self._verdicts.items() if each in snapshot.load_balancers}
-        return _count_needed(self._weak, snapshot)
+        return _count_needed(self._outdated, snapshot)
 
     def forget_deleted(self, snapshot: Snapshot, owners: Iterable[Owner]) -> None:
         """Forget secrets of load balancers that are not in the snapshot."""
         for owner in owners:
             if owner.kind is Kind.LOAD_BALANCER and owner.id not in snapshot.load_balancers:
                 self._unreadable.pop(owner.id, None)
-                self._weak.pop(owner.id, None)
+                self._outdated.pop(owner.id, None)
                 self._verdicts.pop(owner.id, None)
 
 
@@ -250,7 +250,7 @@ def _count_needed(remembered: dict[str, dict[Secret, str]], snapshot: Snapshot) 
     return sum(map(len, remembered.values()))
 
 
-class Trial:
+class SecretCheck:
     """Results of checking the keys that one request references."""
 
     def __init__(self, keys: Keys, has_store: bool, patience: float) -> None:
@@ -258,7 +258,7 @@ class Trial:
         self._has_store = has_store
         self._left = patience
         """Seconds left for further checks."""
-        self._known = dict[tuple[str, Secret | Trust], str]()
+        self._reasons = dict[tuple[str, Secret | Trust], str]()
         """(Project, secret) -> reason of failure; empty if valid."""
 
     def check(self, snapshot: Snapshot, changes: Changes) -> None:
@@ -272,16 +272,16 @@ class Trial:
         for balancer, trust in new_trusts(snapshot, changes):
             needed[balancer.project_id, trust] = None
         if self._has_store:
-            named = newly_named_secrets(snapshot, changes)
+            named = newly_referenced_secrets(snapshot, changes)
             needed.update({(balancer.project_id, secret): None for balancer, secret in named})
-        if missing := [each for each in needed if each not in self._known]:
-            raise NotTried(missing)
+        if missing := [each for each in needed if each not in self._reasons]:
+            raise SecretsNotChecked(missing)
         wrong = dict[str, str]()
         for project_id, each in needed:
-            if why := self._known[project_id, each]:
+            if why := self._reasons[project_id, each]:
                 wrong.setdefault((each if isinstance(each, Secret) else each.revocations).reference, why)
         if wrong:
-            raise Refused(NotRetrieved(references=tuple(wrong), why=tuple(wrong.values())))
+            raise Refused(SecretUnavailable(references=tuple(wrong), why=tuple(wrong.values())))
 
     async def read(self, wanted: Iterable[tuple[str, Secret | Trust]]) -> None:
         """Read and check secrets, and store the results for `check`. A secret that is not read in time counts as
@@ -294,11 +294,11 @@ class Trial:
                 if silent:
                     pass
                 elif isinstance(each, Trust):
-                    await self._keys.try_together(project_id, each, began + self._left, ASKER.get())
+                    await self._keys.check_trust(project_id, each, began + self._left, CALLER_CREDENTIALS.get())
                 else:
-                    await self._keys.try_out(project_id, each, began + self._left)
+                    await self._keys.check_secret(project_id, each, began + self._left)
             except Unreadable as error:
                 why = str(error)
-                silent = why if isinstance(error, Silent) else ""
-            self._known[project_id, each] = why
+                silent = why if isinstance(error, KeyStoreUnresponsive) else ""
+            self._reasons[project_id, each] = why
         self._left = max(self._left - (clock() - began), 0.0)

@@ -13,7 +13,7 @@ from fairlead.changes.identity import Identity
 from fairlead.changes.refusal import Refusal, Refused
 from fairlead.model.documents import network as networks
 from fairlead.model.documents.network import Network, Port, Resource, Subnet
-from fairlead.model.documents.unmanaged import is_foreign
+from fairlead.model.documents.unmanaged import is_unmanaged
 from fairlead.model.snapshot import Snapshot
 
 
@@ -65,38 +65,38 @@ def check_fields(allowed: bool, verb: Verb, what: type[Resource], fields: Iterab
         raise Refused(NotAllowed(verb=verb, what=what, fields=said))
 
 
-def sees_network(asker: Identity, network: Network) -> bool:
+def can_see_network(asker: Identity, network: Network) -> bool:
     """Return whether the caller may see the network. Unmanaged networks are shown by their own API only."""
-    return not is_foreign(network) and (network.external or uses_network(asker, network))
+    return not is_unmanaged(network) and (network.external or can_use_network(asker, network))
 
 
-def uses_network(asker: Identity, network: Network) -> bool:
+def can_use_network(asker: Identity, network: Network) -> bool:
     """Return whether the caller may have ports on the network and see its subnets. An external network is for gateways
     and floating IPs only."""
     return network.shared or asker.may_see(network.project_id)
 
 
-def sees_subnet(asker: Identity, network: Network, subnet: Subnet) -> bool:
-    return not is_foreign(network) and (uses_network(asker, network) or asker.may_see(subnet.project_id))
+def can_see_subnet(asker: Identity, network: Network, subnet: Subnet) -> bool:
+    return not is_unmanaged(network) and (can_use_network(asker, network) or asker.may_see(subnet.project_id))
 
 
-def sees_port(snapshot: Snapshot, asker: Identity, port: Port) -> bool:
+def can_see_port(snapshot: Snapshot, asker: Identity, port: Port) -> bool:
     """Return whether the caller may see the port; the owner of a network sees all its ports."""
-    if is_foreign(port):
+    if is_unmanaged(port):
         return False
     return asker.may_see(port.project_id) or asker.may_see(snapshot.networks[port.network_id].project_id)
 
 
 def may_change_port(snapshot: Snapshot, asker: Identity, port: Port) -> bool:
     """Return whether the caller may change the port; the owner of a network may change all its ports."""
-    if is_foreign(port):
+    if is_unmanaged(port):
         return False
     return asker.may_change(port.project_id) or asker.may_change(snapshot.networks[port.network_id].project_id)
 
 
 def may_change_subnet(snapshot: Snapshot, asker: Identity, subnet: Subnet) -> bool:
     network = network_of(snapshot, subnet)
-    if is_foreign(network):
+    if is_unmanaged(network):
         return False
     if network.announced:
         return asker.is_admin
@@ -106,7 +106,7 @@ def may_change_subnet(snapshot: Snapshot, asker: Identity, subnet: Subnet) -> bo
 def find_network(snapshot: Snapshot, asker: Identity, network_id: str) -> Network:
     """Return a network that the caller may see. Raises Refused."""
     network = snapshot.networks.get(network_id)
-    if network is None or not sees_network(asker, network):
+    if network is None or not can_see_network(asker, network):
         raise Refused(NotFound(what=Network, id=network_id))
     return network
 
@@ -114,7 +114,7 @@ def find_network(snapshot: Snapshot, asker: Identity, network_id: str) -> Networ
 def find_subnet(snapshot: Snapshot, asker: Identity, subnet_id: str) -> Subnet:
     """Return a subnet that the caller may see. Raises Refused."""
     found = subnet_of(snapshot, subnet_id)
-    if found is None or not sees_subnet(asker, network_of(snapshot, found), found):
+    if found is None or not can_see_subnet(asker, network_of(snapshot, found), found):
         raise Refused(NotFound(what=Subnet, id=subnet_id))
     return found
 
@@ -122,7 +122,7 @@ def find_subnet(snapshot: Snapshot, asker: Identity, subnet_id: str) -> Subnet:
 def find_port(snapshot: Snapshot, asker: Identity, port_id: str) -> Port:
     """Return a port that the caller may see. Raises Refused."""
     port = snapshot.ports.get(port_id)
-    if port is None or not sees_port(snapshot, asker, port):
+    if port is None or not can_see_port(snapshot, asker, port):
         raise Refused(NotFound(what=Port, id=port_id))
     return port
 

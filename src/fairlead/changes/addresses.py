@@ -11,13 +11,13 @@ from itertools import pairwise
 
 from fairlead.changes.refusal import Refusal, Refused
 from fairlead.model.documents import addresses, allocations
-from fairlead.model.documents.addresses import IPAddress, IPNetwork, is_usable, link_local, usable_range
+from fairlead.model.documents.addresses import IPAddress, IPNetwork, derive_link_local, is_usable, usable_range
 from fairlead.model.documents.network import AllocationPool, FixedIP, Ipv6Mode, Network, Subnet, find_subnet, is_routed
 from fairlead.model.snapshot import Snapshot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AskedAddress:
+class AddressRequest:
     """Address in a request: this address, any address of this subnet, or this address on this subnet."""
 
     subnet_id: str | None = None
@@ -25,13 +25,13 @@ class AskedAddress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Holder:
+class AddressHolder:
     """Port that gets addresses."""
 
     port_id: str
     mac: str
     network: Network
-    held: tuple[FixedIP, ...] = ()
+    current_addresses: tuple[FixedIP, ...] = ()
     """Addresses that the port already has."""
 
 
@@ -92,7 +92,7 @@ class AddressOutsideSubnet(Refusal):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AddressTaken(Refusal):
+class AddressInUse(Refusal):
     address: IPAddress
     subnet_id: str
 
@@ -164,30 +164,30 @@ def free_address(
     """Return a free address of the subnet's pools, searched from a position derived from the seed;
     None if there is none."""
     pools = subnet.allocation_pools
-    not_these = NotFree(
-        network=snapshot.networks.get(network_id), snapshot=snapshot, but=frozenset((*but, subnet.gateway))
+    not_these = UnavailableAddresses(
+        network=snapshot.networks.get(network_id), snapshot=snapshot, excluded=frozenset((*but, subnet.gateway))
     )
-    return allocations.free_address(snapshot.taken, network_id, pools, seed, not_these)
+    return allocations.find_free_address(snapshot.taken, network_id, pools, seed, not_these)
 
 
-def is_given_elsewhere(snapshot: Snapshot, network: Network | None, address: IPAddress) -> bool:
+def is_allocated_externally(snapshot: Snapshot, network: Network | None, address: IPAddress) -> bool:
     """Return whether another program has allocated this address of an external network. Physical networks are not
     compared, because every program has its own names for them."""
     return network is not None and network.external and address in snapshot.given_elsewhere
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NotFree(Container[IPAddress | None]):
+class UnavailableAddresses(Container[IPAddress | None]):
     """Addresses that must not be selected, in addition to those of the network's ports."""
 
     snapshot: Snapshot
     network: Network | None
-    but: frozenset[IPAddress | None] = frozenset()
+    excluded: frozenset[IPAddress | None] = frozenset()
 
     def __contains__(self, address: object) -> bool:
-        if address in self.but:
+        if address in self.excluded:
             return True
-        return isinstance(address, IPv4Address | IPv6Address) and is_given_elsewhere(
+        return isinstance(address, IPv4Address | IPv6Address) and is_allocated_externally(
             self.snapshot, self.network, address
         )
 
@@ -200,7 +200,9 @@ def choose_mac(snapshot: Snapshot, seed: str) -> str:
 # Addresses of workload and router ports
 
 
-def choose_fixed_ips(snapshot: Snapshot, holder: Holder, asked: tuple[AskedAddress, ...] | None) -> tuple[FixedIP, ...]:
+def choose_fixed_ips(
+    snapshot: Snapshot, holder: AddressHolder, asked: tuple[AddressRequest, ...] | None
+) -> tuple[FixedIP, ...]:
     """Return the addresses of a port; None requests one per IP version of the network. Raises Refused.
 
     A request for any address of a subnet keeps the port's address there, if it has one.
@@ -209,33 +211,39 @@ def choose_fixed_ips(snapshot: Snapshot, holder: Holder, asked: tuple[AskedAddre
         return tuple(_first_free(snapshot, holder, version) for version in _versions(holder.network))
     if asked and not holder.network.subnets:
         raise Refused(NoSubnetOnNetwork(network_id=holder.network.id))
-    named = [None if each.address is None else _named(snapshot, holder, each, each.address) for each in asked]
-    spare = [fixed for fixed in holder.held if fixed not in named]
+    named = [
+        None if each.address is None else _choose_requested(snapshot, holder, each, each.address) for each in asked
+    ]
+    spare = [fixed for fixed in holder.current_addresses if fixed not in named]
     chosen = [fixed for fixed in named if fixed is not None]
     answer = []
     for each, fixed in zip(asked, named, strict=True):
-        answer.append(fixed or _unnamed(snapshot, holder, each, spare, chosen))
+        answer.append(fixed or _choose_any(snapshot, holder, each, spare, chosen))
     return tuple(answer)
 
 
-def with_missing(snapshot: Snapshot, holder: Holder) -> tuple[FixedIP, ...]:
+def with_missing(snapshot: Snapshot, holder: AddressHolder) -> tuple[FixedIP, ...]:
     """Return the port's addresses, with one added for each IP version that the network has and the port lacks.
     Raises Refused."""
-    had = {fixed.address.version for fixed in holder.held}
+    had = {fixed.address.version for fixed in holder.current_addresses}
     more = [_first_free(snapshot, holder, version) for version in _versions(holder.network) if version not in had]
-    return tuple(sorted((*holder.held, *more), key=lambda fixed: fixed.address.version)) if more else holder.held
+    return (
+        tuple(sorted((*holder.current_addresses, *more), key=lambda fixed: fixed.address.version))
+        if more
+        else holder.current_addresses
+    )
 
 
-def _unnamed(
-    snapshot: Snapshot, holder: Holder, asked: AskedAddress, spare: list[FixedIP], chosen: list[FixedIP]
+def _choose_any(
+    snapshot: Snapshot, holder: AddressHolder, asked: AddressRequest, spare: list[FixedIP], chosen: list[FixedIP]
 ) -> FixedIP:
     """Return one of the spare addresses and remove it from them, or return a free one and add it to `chosen`."""
-    subnet = _asked_subnet(holder.network, asked)
+    subnet = _find_requested_subnet(holder.network, asked)
     for fixed in spare:
         if fixed.subnet_id == subnet.id:
             spare.remove(fixed)
             return fixed
-    address = _free_for(snapshot, holder, subnet, [fixed.address for fixed in chosen])
+    address = _find_free(snapshot, holder, subnet, [fixed.address for fixed in chosen])
     if address is None:
         raise Refused(NoFreeAddress(network_id=holder.network.id))
     chosen.append(FixedIP(subnet_id=subnet.id, address=address))
@@ -246,30 +254,30 @@ def _versions(network: Network) -> list[int]:
     return sorted({subnet.cidr.version for subnet in network.subnets if not is_routed(network, subnet)})
 
 
-def _first_free(snapshot: Snapshot, holder: Holder, version: int) -> FixedIP:
+def _first_free(snapshot: Snapshot, holder: AddressHolder, version: int) -> FixedIP:
     for subnet in holder.network.subnets:
         if subnet.cidr.version == version:
-            address = _free_for(snapshot, holder, subnet, ())
+            address = _find_free(snapshot, holder, subnet, ())
             if address is not None:
                 return FixedIP(subnet_id=subnet.id, address=address)
     raise Refused(NoFreeAddress(network_id=holder.network.id))
 
 
-def _named(snapshot: Snapshot, holder: Holder, asked: AskedAddress, address: IPAddress) -> FixedIP:
+def _choose_requested(snapshot: Snapshot, holder: AddressHolder, asked: AddressRequest, address: IPAddress) -> FixedIP:
     """Return the address in the request if the port may have it. Raises Refused."""
-    subnet = _asked_subnet(holder.network, asked)
+    subnet = _find_requested_subnet(holder.network, asked)
     fixed = FixedIP(subnet_id=subnet.id, address=address)
-    if fixed in holder.held:
+    if fixed in holder.current_addresses:
         return fixed
     if is_automatic(subnet) and address != _automatic_address(subnet, holder.mac):
         raise Refused(AddressIsAutomatic(address=address, subnet_id=subnet.id))
     taken_here = snapshot.addresses.get((holder.network.id, address), holder.port_id) != holder.port_id
-    if taken_here or is_given_elsewhere(snapshot, holder.network, address):
-        raise Refused(AddressTaken(address=address, subnet_id=subnet.id))
+    if taken_here or is_allocated_externally(snapshot, holder.network, address):
+        raise Refused(AddressInUse(address=address, subnet_id=subnet.id))
     return fixed
 
 
-def _asked_subnet(network: Network, asked: AskedAddress) -> Subnet:
+def _find_requested_subnet(network: Network, asked: AddressRequest) -> Subnet:
     if asked.subnet_id is None:
         assert asked.address is not None  # noqa: S101 - requests have at least one of both
         for subnet in network.subnets:
@@ -289,7 +297,9 @@ def _check_inside(address: IPAddress, subnet: Subnet) -> None:
         raise Refused(AddressOutsideSubnet(address=address, subnet_id=subnet.id, cidr=subnet.cidr))
 
 
-def _free_for(snapshot: Snapshot, holder: Holder, subnet: Subnet, chosen: Iterable[IPAddress]) -> IPAddress | None:
+def _find_free(
+    snapshot: Snapshot, holder: AddressHolder, subnet: Subnet, chosen: Iterable[IPAddress]
+) -> IPAddress | None:
     """Return a free address of the subnet, not even used by the port itself; None if there is none."""
     network_id = holder.network.id
     if is_automatic(subnet):
@@ -302,7 +312,7 @@ def _free_for(snapshot: Snapshot, holder: Holder, subnet: Subnet, chosen: Iterab
 def _automatic_address(subnet: Subnet, mac: str) -> IPAddress:
     """Return the prefix with the modified EUI-64 (RFC 4291, appendix A); such a subnet is always a /64."""
     assert isinstance(subnet.cidr, IPv6Network)  # noqa: S101 - only IPv6 subnets have an address mode
-    return subnet.cidr.network_address + (int(link_local(mac)) & (2**64 - 1))
+    return subnet.cidr.network_address + (int(derive_link_local(mac)) & (2**64 - 1))
 
 
 # Addresses of services: VIPs and sources of probes
@@ -331,7 +341,7 @@ def choose_service_address(
             raise Refused(NoFreeAddress(network_id=network_id, subnet_id=subnet.id))
         return FixedIP(subnet_id=subnet.id, address=free)
     _check_inside(wanted, subnet)
-    elsewhere = is_given_elsewhere(snapshot, snapshot.networks.get(network_id), wanted)
+    elsewhere = is_allocated_externally(snapshot, snapshot.networks.get(network_id), wanted)
     if elsewhere or (network_id, wanted) in snapshot.addresses or wanted == subnet.gateway:
-        raise Refused(AddressTaken(address=wanted, subnet_id=subnet.id))
+        raise Refused(AddressInUse(address=wanted, subnet_id=subnet.id))
     return FixedIP(subnet_id=subnet.id, address=wanted)

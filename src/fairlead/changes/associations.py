@@ -10,19 +10,19 @@ from datetime import datetime
 from fairlead.changes import access
 from fairlead.changes.access import Verb
 from fairlead.changes.identity import Identity
-from fairlead.changes.local_ips import LocalIPAsReplica, check_port, local_ips_of, one_of, read_for
+from fairlead.changes.local_ips import LocalIPAsReplica, check_port, choose_port_address, list_local_ips, list_reads
 from fairlead.changes.probe_ports import make_probe_ports
 from fairlead.changes.refusal import Refusal, Refused
 from fairlead.model.documents.addresses import IPAddress
 from fairlead.model.documents.local_ip import Association, LocalIP, find_association, without_replica
 from fairlead.model.documents.network import Port
-from fairlead.model.documents.sizes import ASSOCIATIONS
+from fairlead.model.documents.sizes import MAX_ASSOCIATIONS
 from fairlead.model.registry.changeset import Changes
 from fairlead.model.snapshot import Snapshot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AskedReplica:
+class ReplicaRequest:
     """Requested replica."""
 
     port_id: str
@@ -48,7 +48,7 @@ class ReplicaOnOtherNetwork(Refusal):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaOfOtherVersion(Refusal):
+class ReplicaIpVersionMismatch(Refusal):
     """The port has no address of the Local IP's IP version, or the requested address has another version."""
 
     port_id: str
@@ -76,21 +76,21 @@ class NotAssociated(Refusal):
 # Requests
 
 
-def associate(snapshot: Snapshot, asker: Identity, local_ip: LocalIP, asked: AskedReplica, now: datetime) -> Changes:
+def associate(snapshot: Snapshot, asker: Identity, local_ip: LocalIP, asked: ReplicaRequest, now: datetime) -> Changes:
     """Add a replica, as the newest one. Raises Refused."""
     access.check_own(asker, Verb.ADD, local_ip)
     port = access.find_port(snapshot, asker, asked.port_id)
     _check_replica(local_ip, port)
-    address = _address_of_replica(local_ip, port, asked.address)
-    for other in local_ips_of(snapshot.port_local_ips, snapshot, port.id):
+    address = _choose_replica_address(local_ip, port, asked.address)
+    for other in list_local_ips(snapshot.port_local_ips, snapshot, port.id):
         if other.address == address:
             raise Refused(LocalIPAsReplica(address=address, local_ip_id=other.id))
-    if len(local_ip.associations) >= ASSOCIATIONS:
-        raise Refused(TooManyAssociations(local_ip_id=local_ip.id, most=ASSOCIATIONS))
+    if len(local_ip.associations) >= MAX_ASSOCIATIONS:
+        raise Refused(TooManyAssociations(local_ip_id=local_ip.id, most=MAX_ASSOCIATIONS))
     added = Association(port_id=port.id, address=address, created_at=now)
     changed = replace(local_ip, associations=(*local_ip.associations, added))
     probes = make_probe_ports(snapshot, changed, now)
-    return Changes(puts=(*probes, changed), reads=read_for(local_ip, port.id), rests_on_absence=True)
+    return Changes(puts=(*probes, changed), reads=list_reads(local_ip, port.id), requires_unchanged_model=True)
 
 
 def dissociate(snapshot: Snapshot, asker: Identity, local_ip: LocalIP, port_id: str) -> Changes:
@@ -114,9 +114,9 @@ def _check_replica(local_ip: LocalIP, port: Port) -> None:
         raise Refused(AlreadyAssociated(local_ip_id=local_ip.id, port_id=port.id))
 
 
-def _address_of_replica(local_ip: LocalIP, port: Port, wanted: IPAddress | None) -> IPAddress:
+def _choose_replica_address(local_ip: LocalIP, port: Port, wanted: IPAddress | None) -> IPAddress:
     version = local_ip.address.version
     fitting = [fixed.address for fixed in port.fixed_ips if fixed.address.version == version]
     if (wanted is not None and wanted.version != version) or (port.fixed_ips and not fitting):
-        raise Refused(ReplicaOfOtherVersion(port_id=port.id, version=version))
-    return one_of(port, fitting, wanted)
+        raise Refused(ReplicaIpVersionMismatch(port_id=port.id, version=version))
+    return choose_port_address(port, fitting, wanted)

@@ -4,23 +4,23 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fairlead.changes.ids import IdTaken
+from fairlead.changes.ids import IdInUse
 from fairlead.changes.lookup import NotTheirs
 from fairlead.changes.refusal import Refusal, Refused
 from fairlead.model.documents import sizes
-from fairlead.model.documents.apportionment import LARGEST
+from fairlead.model.documents.apportionment import MAX_SLOTS
 from fairlead.model.documents.loadbalancer import LoadBalancer, Pool, Transport, transport
 from fairlead.model.documents.network import Resource
-from fairlead.model.documents.port_ranges import count
-from fairlead.model.documents.quota import Counted
+from fairlead.model.documents.port_ranges import count_ports
+from fairlead.model.documents.quota import QuotaResource
 from fairlead.model.snapshot import Snapshot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TooMany(Refusal):
+class TooManyParts(Refusal):
     """The load balancer has more than `most` of these; for L7 policies, the listener has."""
 
-    what: Counted
+    what: QuotaResource
     most: int
 
 
@@ -46,13 +46,13 @@ def check_sizes(old: LoadBalancer | None, balancer: LoadBalancer) -> None:
     """Check the size of a load balancer, because each change writes the whole document. Raises Refused."""
     policies = max([len(listener.l7policies) for listener in balancer.listeners], default=0)
     for what, number, most in (
-        (Counted.LISTENER, len(balancer.listeners), sizes.LISTENERS),
-        (Counted.POOL, len(balancer.pools), sizes.POOLS),
-        (Counted.L7POLICY, policies, sizes.POLICIES),
-        (Counted.MEMBER, sum([len(pool.members) for pool in balancer.pools]), sizes.MEMBERS),
+        (QuotaResource.LISTENER, len(balancer.listeners), sizes.MAX_LISTENERS),
+        (QuotaResource.POOL, len(balancer.pools), sizes.MAX_POOLS),
+        (QuotaResource.L7POLICY, policies, sizes.MAX_L7POLICIES),
+        (QuotaResource.MEMBER, sum([len(pool.members) for pool in balancer.pools]), sizes.MAX_MEMBERS),
     ):
         if number > most:
-            raise Refused(TooMany(what=what, most=most))
+            raise Refused(TooManyParts(what=what, most=most))
     _check_ports(balancer)
     _check_buckets(old, balancer)
 
@@ -60,11 +60,13 @@ def check_sizes(old: LoadBalancer | None, balancer: LoadBalancer) -> None:
 def _check_ports(balancer: LoadBalancer) -> None:
     """Check the number of ports and endpoints before any range is expanded."""
     members = {pool.id: len(pool.members) for pool in balancer.pools}
-    ports = [(count(listener.ports), members.get(listener.default_pool_id or "", 0)) for listener in balancer.listeners]
-    if sum([number for number, _ in ports]) > sizes.PORTS:
-        raise Refused(TooManyPorts(most=sizes.PORTS))
-    if sum([number * each for number, each in ports if number > 1]) > sizes.TARGETS:
-        raise Refused(TooManyPorts(most=sizes.TARGETS, are_targets=True))
+    ports = [
+        (count_ports(listener.ports), members.get(listener.default_pool_id or "", 0)) for listener in balancer.listeners
+    ]
+    if sum([number for number, _ in ports]) > sizes.MAX_PORTS:
+        raise Refused(TooManyPorts(most=sizes.MAX_PORTS))
+    if sum([number * each for number, each in ports if number > 1]) > sizes.MAX_ENDPOINTS:
+        raise Refused(TooManyPorts(most=sizes.MAX_ENDPOINTS, are_targets=True))
 
 
 def _check_buckets(old: LoadBalancer | None, balancer: LoadBalancer) -> None:
@@ -72,7 +74,7 @@ def _check_buckets(old: LoadBalancer | None, balancer: LoadBalancer) -> None:
     its number."""
     buckets = count_buckets(balancer)
     if buckets > sizes.BUCKETS and (old is None or buckets > count_buckets(old)):
-        raise Refused(TooManyBuckets(most=sizes.BUCKETS, each=LARGEST))
+        raise Refused(TooManyBuckets(most=sizes.BUCKETS, each=MAX_SLOTS))
 
 
 def count_buckets(balancer: LoadBalancer) -> int:
@@ -82,7 +84,7 @@ def count_buckets(balancer: LoadBalancer) -> int:
     tables = {pool.id: _buckets_of(pool, vips) for pool in balancer.pools if pool.goes_by_fields}
     return sum(
         [
-            count(listener.ports) * tables.get(listener.default_pool_id or "", 0)
+            count_ports(listener.ports) * tables.get(listener.default_pool_id or "", 0)
             for listener in balancer.listeners
             if not listener.proxy_port and transport(listener.protocol) is not Transport.ANY
         ]
@@ -92,7 +94,7 @@ def count_buckets(balancer: LoadBalancer) -> int:
 def _buckets_of(pool: Pool, vips: Mapping[int, int]) -> int:
     """Return the hash buckets for one port at all VIPs: VIPs lead to members of their IP version."""
     members = Counter(member.address.version for member in pool.members)
-    return sum([vips[version] * (number if number == 1 else LARGEST) for version, number in members.items()])
+    return sum([vips[version] * (number if number == 1 else MAX_SLOTS) for version, number in members.items()])
 
 
 def check_parts(snapshot: Snapshot, old: LoadBalancer | None, wanted: LoadBalancer) -> None:
@@ -101,13 +103,13 @@ def check_parts(snapshot: Snapshot, old: LoadBalancer | None, wanted: LoadBalanc
     balancer's project. Raises Refused."""
     parts = _parts(wanted)
     if len({part.id for part in parts}) != len(parts):
-        raise Refused(IdTaken(id=Counter([part.id for part in parts]).most_common(1)[0][0]))
+        raise Refused(IdInUse(id=Counter([part.id for part in parts]).most_common(1)[0][0]))
     monitors = [pool.health_monitor for pool in wanted.pools if pool.health_monitor]
     policies = [policy for listener in wanted.listeners for policy in listener.l7policies]
-    _check_own(snapshot.listener_owner, wanted.id, wanted.listeners)
-    _check_own(snapshot.pool_owner, wanted.id, wanted.pools)
-    _check_own(snapshot.monitor_owner, wanted.id, monitors)
-    _check_own(snapshot.l7policy_owner, wanted.id, policies)
+    _check_ids_unused(snapshot.listener_owner, wanted.id, wanted.listeners)
+    _check_ids_unused(snapshot.pool_owner, wanted.id, wanted.pools)
+    _check_ids_unused(snapshot.monitor_owner, wanted.id, monitors)
+    _check_ids_unused(snapshot.l7policy_owner, wanted.id, policies)
     others = [part for part in parts if part.project_id != wanted.project_id]
     if others:
         known = {part.id: part.project_id for part in _parts(old)} if old else {}
@@ -129,8 +131,8 @@ def _parts(balancer: LoadBalancer) -> list[Resource]:
     ]
 
 
-def _check_own(owners: Mapping[str, str], balancer_id: str, parts: Sequence[Resource]) -> None:
+def _check_ids_unused(owners: Mapping[str, str], balancer_id: str, parts: Sequence[Resource]) -> None:
     """Check that no other load balancer has one of the ids; `owners` maps ids to load balancers."""
     for part in parts:
         if owners.get(part.id, balancer_id) != balancer_id:
-            raise Refused(IdTaken(id=part.id))
+            raise Refused(IdInUse(id=part.id))

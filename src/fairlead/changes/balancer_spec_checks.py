@@ -12,14 +12,14 @@ from fairlead.model.documents import loadbalancer as lb
 from fairlead.model.documents import sizes
 from fairlead.model.documents.addresses import IPAddress, is_usable
 from fairlead.model.documents.network import Network, subnet_with
-from fairlead.model.documents.port_ranges import PortRange, Ports, TargetPort, count, expand
+from fairlead.model.documents.port_ranges import PortRange, Ports, TargetPort, count_ports, expand
 
-LONGEST_NAME = 255
+MAX_BACKEND_NAME_LENGTH = 255
 """Maximum length of a backend's name, in characters; it is also a member's name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AskedPort:
+class SpecPort:
     """Ports that clients connect to, with the names of their backends."""
 
     description: str = ""
@@ -29,7 +29,7 @@ class AskedPort:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Probing:
+class MonitorSpec:
     """Health monitor of each pool. Times are in seconds."""
 
     type: lb.MonitorType | None = None
@@ -43,14 +43,14 @@ class Probing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AskedDescription:
+class BalancerSpec:
     """Declarative spec of a load balancer or network forward."""
 
     network_id: str
-    use: lb.Use
+    use: lb.SpecPurpose
     description: str = ""
     backends: tuple[lb.Backend, ...] = ()
-    ports: tuple[AskedPort, ...] = ()
+    ports: tuple[SpecPort, ...] = ()
     config: tuple[tuple[str, str], ...] = ()
     """Options as given in the request, sorted by name."""
     algorithm: lb.Algorithm = lb.Algorithm.ROUND_ROBIN
@@ -59,7 +59,7 @@ class AskedDescription:
     down_member: lb.DownMember = lb.DownMember.KEEP
     weights: Mapping[str, int] = field(default_factory=dict)
     """Weight by backend name; 1 for other backends."""
-    probing: Probing | None = None
+    probing: MonitorSpec | None = None
     raw: lb.RawMatch | None = None
     """Required first bytes on every TCP port."""
     default_target: IPAddress | None = None
@@ -75,13 +75,13 @@ class BadBackendName(Refusal):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BackendTwice(Refusal):
+class DuplicateBackend(Refusal):
     index: int
     name: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TargetOfOtherVersion(Refusal):
+class TargetIpVersionMismatch(Refusal):
     """The backend has another IP version than the listen address. A missing name means the default target."""
 
     index: int
@@ -89,7 +89,7 @@ class TargetOfOtherVersion(Refusal):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TargetOutside(Refusal):
+class TargetOutsideNetwork(Refusal):
     """The target is in no subnet of the network."""
 
     index: int
@@ -97,7 +97,7 @@ class TargetOutside(Refusal):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TargetOfNobody(Refusal):
+class TargetNotUsable(Refusal):
     """The target is a network or broadcast address."""
 
     index: int
@@ -138,7 +138,7 @@ class BadListenPort(Refusal):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ListenPortTwice(Refusal):
+class DuplicateListenPort(Refusal):
     index: int
     protocol: lb.ListenerProtocol
     port: int
@@ -158,7 +158,7 @@ class UnknownBackend(Refusal):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NamedTwice(Refusal):
+class DuplicateReference(Refusal):
     """The port refers to the backend twice."""
 
     index: int
@@ -179,16 +179,16 @@ class TooManyBackends(Refusal):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WeightOfNobody(Refusal):
+class WeightForUnknownBackend(Refusal):
     """No backend has the name of this weight."""
 
     name: str
 
 
-def check_description(network: Network, listen: IPAddress, asked: AskedDescription) -> None:
+def check_spec(network: Network, listen: IPAddress, asked: BalancerSpec) -> None:
     """Check a spec. Raises Refused."""
-    if len(asked.backends) > sizes.BACKENDS:
-        raise Refused(TooManyBackends(most=sizes.BACKENDS))
+    if len(asked.backends) > sizes.MAX_BACKENDS:
+        raise Refused(TooManyBackends(most=sizes.MAX_BACKENDS))
     if asked.default_target is not None:
         _check_target(network, listen, 0, None, asked.default_target)
     names = set[str]()
@@ -203,27 +203,27 @@ def check_description(network: Network, listen: IPAddress, asked: AskedDescripti
             raise Refused(BadTargetPort(index=index, name=backend.name, place=place, ports=ports))
     unknown = next((name for name in asked.weights if name not in names), None)
     if unknown is not None:
-        raise Refused(WeightOfNobody(name=unknown))
+        raise Refused(WeightForUnknownBackend(name=unknown))
     _check_ports(asked)
 
 
 def _check_name(names: set[str], index: int, name: str) -> None:
-    if not name or len(name) > LONGEST_NAME or any(map(str.isspace, name)) or not name.isprintable():
+    if not name or len(name) > MAX_BACKEND_NAME_LENGTH or any(map(str.isspace, name)) or not name.isprintable():
         raise Refused(BadBackendName(index=index, name=name))
     if name in names:
-        raise Refused(BackendTwice(index=index, name=name))
+        raise Refused(DuplicateBackend(index=index, name=name))
     names.add(name)
 
 
 def _check_target(network: Network, listen: IPAddress, index: int, name: str | None, address: IPAddress) -> None:
     if address.version != listen.version:
-        raise Refused(TargetOfOtherVersion(index=index, name=name))
+        raise Refused(TargetIpVersionMismatch(index=index, name=name))
     subnet = subnet_with(network, address)
     if subnet is None:
-        raise Refused(TargetOutside(index=index, name=name))
+        raise Refused(TargetOutsideNetwork(index=index, name=name))
     if not is_usable(address, subnet.cidr):
         last = address == subnet.cidr.broadcast_address
-        raise Refused(TargetOfNobody(index=index, name=name, is_broadcast=last))
+        raise Refused(TargetNotUsable(index=index, name=name, is_broadcast=last))
 
 
 def _first_bad(port: TargetPort) -> tuple[int, PortRange] | None:
@@ -238,24 +238,24 @@ def _first_bad(port: TargetPort) -> tuple[int, PortRange] | None:
     return next(((place, each) for place, each in enumerate(ports) if not each.is_valid), None)
 
 
-def _check_ports(asked: AskedDescription) -> None:
+def _check_ports(asked: BalancerSpec) -> None:
     backends = {backend.name: backend for backend in asked.backends}
     taken = set[tuple[lb.ListenerProtocol, int]]()
-    left, targets = sizes.PORTS, sizes.TARGETS
+    left, targets = sizes.MAX_PORTS, sizes.MAX_ENDPOINTS
     for index, port in enumerate(asked.ports):
         number = _check_range(index, port.ports)
         left, targets = left - number, targets - number * len(port.backends)
         if left < 0:
-            raise Refused(TooManyPorts(most=sizes.PORTS))
+            raise Refused(TooManyPorts(most=sizes.MAX_PORTS))
         for each in expand(port.ports):
             if (port.protocol, each) in taken:
-                raise Refused(ListenPortTwice(index=index, protocol=port.protocol, port=each))
+                raise Refused(DuplicateListenPort(index=index, protocol=port.protocol, port=each))
             taken.add((port.protocol, each))
         if not port.backends:
             raise Refused(NoBackends(index=index))
         _check_backends(index, port.backends, number, backends)
         if targets < 0:
-            raise Refused(TooManyPorts(most=sizes.TARGETS, are_targets=True))
+            raise Refused(TooManyPorts(most=sizes.MAX_ENDPOINTS, are_targets=True))
 
 
 def _check_range(index: int, ports: Ports) -> int:
@@ -265,7 +265,7 @@ def _check_range(index: int, ports: Ports) -> int:
     bad = _first_bad(ports)
     if bad is not None:
         raise Refused(BadListenPort(index=index, ports=bad[1]))
-    return count(ports)
+    return count_ports(ports)
 
 
 def _check_backends(index: int, names: Sequence[str], number: int, backends: Mapping[str, lb.Backend]) -> None:
@@ -274,8 +274,8 @@ def _check_backends(index: int, names: Sequence[str], number: int, backends: Map
         if name not in backends:
             raise Refused(UnknownBackend(index=index, name=name))
         if name in seen:
-            raise Refused(NamedTwice(index=index, name=name))
+            raise Refused(DuplicateReference(index=index, name=name))
         seen.add(name)
         port = backends[name].port
-        if port is not None and not isinstance(port, int) and count(port) != number:
+        if port is not None and not isinstance(port, int) and count_ports(port) != number:
             raise Refused(CountMismatch(index=index, name=name))

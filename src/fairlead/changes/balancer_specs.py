@@ -11,20 +11,20 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from fairlead.changes.balancer_spec_checks import (
-    AskedDescription,
-    AskedPort,
-    Probing,
-    check_description,
+    BalancerSpec,
+    MonitorSpec,
+    SpecPort,
+    check_spec,
 )
-from fairlead.changes.balancers import check_on_its_way, create_load_balancer, put, removed
-from fairlead.changes.caller import Asker
+from fairlead.changes.balancers import check_not_pending, create_load_balancer, put, removal_of
+from fairlead.changes.caller import ChangeContext
 from fairlead.changes.listen_addresses import (
+    DefaultTargetAtGateway,
     Listen,
-    WholeGateway,
-    choose_listen,
+    choose_listen_address,
+    find_listening_balancer,
+    find_own_gateway,
     find_uplink,
-    listening_at,
-    own_gateway,
 )
 from fairlead.changes.lookup import check_may_change
 from fairlead.changes.managed_networks import check_manager
@@ -41,27 +41,27 @@ from fairlead.runtime.steps import Steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NothingListens(Refusal):
+class NoBalancerAtAddress(Refusal):
     """No load balancer, or no forward, of this network listens at the address."""
 
-    use: lb.Use
+    use: lb.SpecPurpose
     address: IPAddress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NotDescribed(Refusal):
+class BalancerNotDeclarative(Refusal):
     """The load balancer was created part by part, and must be changed that way."""
 
     balancer_id: str
 
 
 _R = TypeVar("_R", bound=Resource)
-_POOLS = {
+_POOL_PROTOCOLS = {
     lb.ListenerProtocol.TCP: lb.PoolProtocol.TCP,
     lb.ListenerProtocol.UDP: lb.PoolProtocol.UDP,
     lb.ListenerProtocol.ANY: lb.PoolProtocol.ANY,
 }
-_OPEN_PORT = {
+_DEFAULT_MONITORS = {
     lb.ListenerProtocol.TCP: lb.MonitorType.TCP,
     lb.ListenerProtocol.UDP: lb.MonitorType.UDP_CONNECT,
 }
@@ -73,25 +73,25 @@ DEFAULT_TARGET = "default"
 # Requests
 
 
-def create_described(
+def create_from_spec(
     snapshot: Snapshot,
-    asker: Asker,
+    asker: ChangeContext,
     balancer_id: str,
     new_id: Callable[[], str],
-    asked: AskedDescription,
+    asked: BalancerSpec,
     listen: Listen,
 ) -> Steps[Changes]:
     """Create a load balancer from a spec, in the project of the network. Raises Refused."""
     network = snapshot.networks[asked.network_id]
     check_manager(network)
-    place = yield from choose_listen(snapshot, asker, network, listen, balancer_id)
+    place = yield from choose_listen_address(snapshot, asker, network, listen, balancer_id)
     address = place.fixed.address
-    check_description(network, address, asked)
+    check_spec(network, address, asked)
     port_id, name = new_id(), f"{network.name}/{address}"
     holder = VipHolder(balancer_id=balancer_id, project_id=network.project_id, port_id=port_id, name=name)
     vip = make_vip_port(snapshot, asker, holder, place.network, (place.fixed,))
     if place.gateway is not None:  # the address remains on the gateway's port
-        check_default(asked, address)
+        check_no_default_target(asked, address)
         vip = vip._replace(port=replace(vip.port, fixed_ips=()))
     bare = lb.LoadBalancer(
         id=balancer_id,
@@ -101,46 +101,46 @@ def create_described(
         provider=asker.providers.default,
         vip=vip.vips[0],
     )
-    wanted = yield from _built(bare, network, asker.now, new_id, asked)
+    wanted = yield from _build(bare, network, asker.now, new_id, asked)
     return (yield from create_load_balancer(snapshot, asker, wanted, vip))
 
 
-def replace_described(
-    snapshot: Snapshot, asker: Asker, balancer_id: str, new_id: Callable[[], str], asked: AskedDescription
+def replace_from_spec(
+    snapshot: Snapshot, asker: ChangeContext, balancer_id: str, new_id: Callable[[], str], asked: BalancerSpec
 ) -> Steps[Changes]:
     """Replace the spec of a load balancer; an equal spec gives no change. Raises Refused."""
     old = _find_to_change(snapshot, asker, balancer_id)
     if old.described is None:
-        raise Refused(NotDescribed(balancer_id=balancer_id))
+        raise Refused(BalancerNotDeclarative(balancer_id=balancer_id))
     network = snapshot.networks[old.described.network_id]
-    check_description(network, old.vip.address, asked)
-    if own_gateway(snapshot, network, old.vip.address) is not None:
-        check_default(asked, old.vip.address)
-    wanted = yield from _built(old, network, asker.now, new_id, asked)
+    check_spec(network, old.vip.address, asked)
+    if find_own_gateway(snapshot, network, old.vip.address) is not None:
+        check_no_default_target(asked, old.vip.address)
+    wanted = yield from _build(old, network, asker.now, new_id, asked)
     if wanted == old:
         return Changes()
-    check_on_its_way(snapshot, asker, old)
+    check_not_pending(snapshot, asker, old)
     return (yield from put(snapshot, asker, wanted))
 
 
-def delete_described(snapshot: Snapshot, asker: Asker, balancer_id: str) -> Changes:
+def delete_declarative(snapshot: Snapshot, asker: ChangeContext, balancer_id: str) -> Changes:
     """Delete a load balancer and its parts, declarative or not. Raises Refused."""
     balancer = _find_to_change(snapshot, asker, balancer_id)
-    check_on_its_way(snapshot, asker, balancer)
-    return removed(snapshot, balancer)
+    check_not_pending(snapshot, asker, balancer)
+    return removal_of(snapshot, balancer)
 
 
-def check_default(asked: AskedDescription, address: IPAddress) -> None:
+def check_no_default_target(asked: BalancerSpec, address: IPAddress) -> None:
     """Check that the spec has no default target, for a load balancer at the address of the network's router.
     Raises Refused."""
     if asked.default_target is not None:
-        raise Refused(WholeGateway(address=address))
+        raise Refused(DefaultTargetAtGateway(address=address))
 
 
 # Reads
 
 
-def find_described(snapshot: Snapshot, network: Network, address: IPAddress, use: lb.Use) -> lb.LoadBalancer:
+def find_declarative(snapshot: Snapshot, network: Network, address: IPAddress, use: lb.SpecPurpose) -> lb.LoadBalancer:
     """Return the load balancer or forward at this address; the caller must have checked access to the network.
     Raises Refused."""
     uplink = find_uplink(snapshot, network)
@@ -149,13 +149,13 @@ def find_described(snapshot: Snapshot, network: Network, address: IPAddress, use
         balancer = snapshot.load_balancers.get(snapshot.vip_owner.get(port_id, ""))
         if balancer is not None and _is_shown(snapshot, balancer, network, use):
             return balancer
-    balancer = listening_at(snapshot, network, address)
+    balancer = find_listening_balancer(snapshot, network, address)
     if balancer is not None and _is_shown(snapshot, balancer, network, use):
         return balancer
-    raise Refused(NothingListens(use=use, address=address))
+    raise Refused(NoBalancerAtAddress(use=use, address=address))
 
 
-def described_on(snapshot: Snapshot, network: Network, use: lb.Use) -> list[lb.LoadBalancer]:
+def list_declarative(snapshot: Snapshot, network: Network, use: lb.SpecPurpose) -> list[lb.LoadBalancer]:
     """Return the load balancers or forwards of a network sorted by address, including those created part by part."""
     ids = {*snapshot.described_on.get(network.id, NO_IDS), *snapshot.network_vips.get(network.id, NO_IDS)}
     for router_id in snapshot.network_routers.get(network.id, NO_IDS):
@@ -165,22 +165,22 @@ def described_on(snapshot: Snapshot, network: Network, use: lb.Use) -> list[lb.L
     return sorted(shown, key=lambda balancer: (balancer.vip.address.version, int(balancer.vip.address)))
 
 
-def describe(balancer: lb.LoadBalancer) -> AskedDescription:
+def describe(balancer: lb.LoadBalancer) -> BalancerSpec:
     """Return the spec of a load balancer. A load balancer created part by part is represented as far as a spec can."""
     pools = {pool.id: pool for pool in balancer.pools}
     first = next(iter(balancer.pools), None)
-    described = balancer.described or lb.Described(
-        network_id=balancer.vip.network_id, use=lb.Use.LOAD_BALANCER, backends=tuple(_backends(balancer))
+    described = balancer.described or lb.DeclarativeSpec(
+        network_id=balancer.vip.network_id, use=lb.SpecPurpose.LOAD_BALANCER, backends=tuple(_backends(balancer))
     )
     names = backend_names(balancer)
     members = [member for pool in balancer.pools for member in pool.members]
-    return AskedDescription(
+    return BalancerSpec(
         network_id=described.network_id,
         use=described.use,
         description=balancer.description,
         backends=described.backends,
         ports=tuple(
-            AskedPort(
+            SpecPort(
                 description=listener.description,
                 protocol=listener.protocol,
                 ports=listener.ports,
@@ -197,7 +197,7 @@ def describe(balancer: lb.LoadBalancer) -> AskedDescription:
         ),
         down_member=first.down_member if first else lb.DownMember.KEEP,
         weights={names[member.id]: member.weight for member in members if member.weight != 1},
-        probing=_probing(first.health_monitor if first else None),
+        probing=_monitor_spec(first.health_monitor if first else None),
         raw=next((listener.raw for listener in balancer.listeners if listener.raw is not None), None),
         default_target=_default_target(balancer),
     )
@@ -208,13 +208,13 @@ def _default_target(balancer: lb.LoadBalancer) -> IPAddress | None:
     return next((member.address for pool in whatever for member in pool.members), None)
 
 
-def _find_to_change(snapshot: Snapshot, asker: Asker, balancer_id: str) -> lb.LoadBalancer:
+def _find_to_change(snapshot: Snapshot, asker: ChangeContext, balancer_id: str) -> lb.LoadBalancer:
     balancer = snapshot.load_balancers[balancer_id]
     check_may_change(balancer, asker.identity)
     return balancer
 
 
-def _is_shown(snapshot: Snapshot, balancer: lb.LoadBalancer, network: Network, use: lb.Use) -> bool:
+def _is_shown(snapshot: Snapshot, balancer: lb.LoadBalancer, network: Network, use: lb.SpecPurpose) -> bool:
     """Return whether the load balancer is listed for the network. On a network with VIPs of several projects, those of
     its own project are. One that was created part by part on the uplink is listed for the networks that its router
     joins."""
@@ -222,7 +222,7 @@ def _is_shown(snapshot: Snapshot, balancer: lb.LoadBalancer, network: Network, u
         return balancer.described.network_id == network.id and balancer.described.use is use
     joined = snapshot.network_routers.get(network.id, NO_IDS)
     is_there = balancer.vip.network_id == network.id or balancer.router_id in joined
-    return use is lb.Use.LOAD_BALANCER and is_there and balancer.project_id == network.project_id
+    return use is lb.SpecPurpose.LOAD_BALANCER and is_there and balancer.project_id == network.project_id
 
 
 def _members(pools: Mapping[str, lb.Pool], listener: lb.Listener) -> tuple[lb.Member, ...]:
@@ -253,10 +253,10 @@ def _backends(balancer: lb.LoadBalancer) -> Iterator[lb.Backend]:
                 yield lb.Backend(name=name, address=member.address, port=member.port)
 
 
-def _probing(monitor: lb.HealthMonitor | None) -> Probing | None:
+def _monitor_spec(monitor: lb.HealthMonitor | None) -> MonitorSpec | None:
     if monitor is None:
         return None
-    return Probing(
+    return MonitorSpec(
         type=monitor.type,
         delay=monitor.delay,
         timeout=monitor.timeout,
@@ -268,16 +268,16 @@ def _probing(monitor: lb.HealthMonitor | None) -> Probing | None:
 # Construction of a load balancer from a spec
 
 
-def _built(
-    old: lb.LoadBalancer, network: Network, now: datetime, new_id: Callable[[], str], asked: AskedDescription
+def _build(
+    old: lb.LoadBalancer, network: Network, now: datetime, new_id: Callable[[], str], asked: BalancerSpec
 ) -> Steps[lb.LoadBalancer]:
     """Return `old` with the new spec. The work yields after each port."""
-    build = _Builder(
+    build = _SpecBuilder(
         old=old,
         network=network,
         now=now,
         new_id=new_id,
-        asked=asked,
+        spec=asked,
         known={(each.protocol, each.ports): each for each in old.listeners},
         backends={each.name: each for each in asked.backends},
     )
@@ -287,37 +287,39 @@ def _built(
         listeners.append(listener)
         pools.append(pool)
         yield
-    described = lb.Described(network_id=asked.network_id, use=asked.use, backends=asked.backends, config=asked.config)
+    described = lb.DeclarativeSpec(
+        network_id=asked.network_id, use=asked.use, backends=asked.backends, config=asked.config
+    )
     wanted = replace(
         old,
         description=asked.description,
         described=described,
-        listeners=_same(old.listeners, tuple(listeners)),
-        pools=_same(old.pools, tuple(pools)),
+        listeners=_keep_if_equal(old.listeners, tuple(listeners)),
+        pools=_keep_if_equal(old.pools, tuple(pools)),
     )
     return wanted
 
 
-def _same(old: tuple[Any, ...], new: tuple[Any, ...]) -> tuple[Any, ...]:
+def _keep_if_equal(old: tuple[Any, ...], new: tuple[Any, ...]) -> tuple[Any, ...]:
     return old if old == new else new
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Builder:
+class _SpecBuilder:
     old: lb.LoadBalancer
     network: Network
     now: datetime
     new_id: Callable[[], str]
-    asked: AskedDescription
+    spec: BalancerSpec
     known: Mapping[tuple[lb.ListenerProtocol, Ports], lb.Listener]
     backends: Mapping[str, lb.Backend]
 
-    def ports(self) -> Iterator[AskedPort]:
-        yield from self.asked.ports
-        if self.asked.default_target is not None:
-            yield AskedPort(protocol=lb.ListenerProtocol.ANY, ports=(), backends=(DEFAULT_TARGET,))
+    def ports(self) -> Iterator[SpecPort]:
+        yield from self.spec.ports
+        if self.spec.default_target is not None:
+            yield SpecPort(protocol=lb.ListenerProtocol.ANY, ports=(), backends=(DEFAULT_TARGET,))
 
-    def port(self, port: AskedPort) -> tuple[lb.Listener, lb.Pool]:
+    def port(self, port: SpecPort) -> tuple[lb.Listener, lb.Pool]:
         """Return the listener and pool for a port entry of the description.
 
         A stored listener with the same protocol and ports keeps its ID and pool.
@@ -330,52 +332,52 @@ class _Builder:
             protocol=port.protocol,
             ports=port.ports,
             default_pool_id=pool.id,
-            raw=self.asked.raw if port.protocol is lb.ListenerProtocol.TCP else None,
+            raw=self.spec.raw if port.protocol is lb.ListenerProtocol.TCP else None,
             proxy_port=before.proxy_port if before else 0,
         )
-        return self._settled(before, listener), pool
+        return self._keep_or_update(before, listener), pool
 
-    def _pool(self, port: AskedPort, before: lb.Pool | None) -> lb.Pool:
+    def _pool(self, port: SpecPort, before: lb.Pool | None) -> lb.Pool:
         known = {member.name: member for member in before.members} if before else {}
-        asked = self.asked
+        asked = self.spec
         members = tuple([self._member(name, known.get(name)) for name in port.backends])
         pool = lb.Pool(
             **self._resource(before),
-            protocol=_POOLS[port.protocol],
+            protocol=_POOL_PROTOCOLS[port.protocol],
             algorithm=asked.algorithm,
             persistence=asked.persistence,
             locality=asked.locality if port.ports else lb.Locality.NONE,
             down_member=asked.down_member,
             health_monitor=self._monitor(port, before.health_monitor if before else None),
-            members=_same(before.members, members) if before else members,
+            members=_keep_if_equal(before.members, members) if before else members,
         )
         if before is not None:
             pool = replace(pool, tables=before.tables, slots=before.slots, next_ordinal=before.next_ordinal)
-        return self._settled(before, pool)
+        return self._keep_or_update(before, pool)
 
     def _member(self, name: str, before: lb.Member | None) -> lb.Member:
         backend = self.backends.get(name)
-        address = backend.address if backend else self.asked.default_target
+        address = backend.address if backend else self.spec.default_target
         assert address is not None  # noqa: S101 - checked names: a backend or the default target
         subnet = subnet_with(self.network, address)
         member = lb.Member(
             **self._resource(before),
             name=name,
             description=backend.description if backend else "",
-            ordinal=before.ordinal if before else lb.UNNUMBERED,
+            ordinal=before.ordinal if before else lb.NO_ORDINAL,
             address=address,
             port=backend.port if backend else None,
-            weight=self.asked.weights.get(name, 1),
+            weight=self.spec.weights.get(name, 1),
             subnet_id=subnet.id if subnet else None,
         )
-        return self._settled(before, member)
+        return self._keep_or_update(before, member)
 
-    def _monitor(self, port: AskedPort, before: lb.HealthMonitor | None) -> lb.HealthMonitor | None:
+    def _monitor(self, port: SpecPort, before: lb.HealthMonitor | None) -> lb.HealthMonitor | None:
         """Return the monitor of a port's pool; None for other traffic, because there is no port to probe."""
-        probing = self.asked.probing
+        probing = self.spec.probing
         if probing is None or port.protocol is lb.ListenerProtocol.ANY:
             return None
-        kind: Any = probing.type or _OPEN_PORT[port.protocol]
+        kind: Any = probing.type or _DEFAULT_MONITORS[port.protocol]
         monitor: lb.HealthMonitor = (lb.HttpMonitor if kind in lb.HTTP_MONITORS else lb.PlainMonitor)(
             **self._resource(before),
             type=kind,
@@ -384,7 +386,7 @@ class _Builder:
             max_retries=probing.max_retries,
             max_retries_down=probing.max_retries_down,
         )
-        return self._settled(before, monitor)
+        return self._keep_or_update(before, monitor)
 
     def _resource(self, before: Resource | None) -> dict[str, Any]:
         return {
@@ -393,7 +395,7 @@ class _Builder:
             "created_at": before.created_at if before else self.now,
         }
 
-    def _settled(self, before: _R | None, new: _R) -> _R:
+    def _keep_or_update(self, before: _R | None, new: _R) -> _R:
         """Return the stored object if it is equal, otherwise the new one with the time of the change."""
         if before is None:
             return new

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, NoReturn
 
 from fairlead.changes.refusal import Refusal, Refused
-from fairlead.compilers.providers import VIP_NETWORKS, Names, Provider
+from fairlead.compilers.providers import VIP_NETWORKS, Provider, ProviderNames
 from fairlead.model.documents.catalog import AvailabilityZone, Flavor, FlavorProfile, Profile
 from fairlead.model.documents.network import Network
 from fairlead.model.documents.owner import Kind, Owner
@@ -99,7 +99,7 @@ class UnknownCapability(Refusal):
 
 
 def choose(
-    providers: Names, snapshot: Snapshot, provider: str | None, flavor_id: str | None, zone: str | None
+    providers: ProviderNames, snapshot: Snapshot, provider: str | None, flavor_id: str | None, zone: str | None
 ) -> Offer:
     """Return the offer: the provider is that of the flavor, the requested one, or the default. Raises Refused."""
     reads = []
@@ -127,7 +127,7 @@ def check_network(offer: Offer, network_id: str) -> None:
         raise Refused(NetworkNotOffered(network_id=network_id))
 
 
-def check_announced(providers: Names, name: str, network: Network) -> None:
+def check_announced(providers: ProviderNames, name: str, network: Network) -> None:
     """Check that VIPs of this provider may be on the network. Raises Refused."""
     announces = find_provider(providers, name).announces
     if announces and not network.announced:
@@ -136,14 +136,14 @@ def check_announced(providers: Names, name: str, network: Network) -> None:
         raise Refused(VipNeedsAnnouncing(network_id=network.id, provider=name))
 
 
-def find_provider(providers: Names, name: str) -> Provider:
+def find_provider(providers: ProviderNames, name: str) -> Provider:
     """Return the provider with this name. Raises Refused."""
     if name not in providers:
         raise Refused(UnknownProvider(name=name))
     return providers[name]
 
 
-def check_profile(providers: Names, profile: Profile) -> frozenset[str] | None:
+def check_profile(providers: ProviderNames, profile: Profile) -> frozenset[str] | None:
     """Check a profile and return its VIP networks; None if it has none. Raises Refused if the metadata is not a JSON
     object, the provider does not exist, or the provider does not support a key."""
     try:
@@ -171,7 +171,7 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def _profile_of(
-    providers: Names, snapshot: Snapshot, offer: Flavor | AvailabilityZone | None, kind: Kind, key: str
+    providers: ProviderNames, snapshot: Snapshot, offer: Flavor | AvailabilityZone | None, kind: Kind, key: str
 ) -> tuple[Profile, frozenset[str] | None]:
     """Return the profile of an offer and its VIP networks. The profile is checked again, because the provider may no
     longer support all of its keys."""

@@ -13,33 +13,33 @@ from typing import Any
 from fairlead.changes import access, networks, routers, subnets
 from fairlead.changes.access import Verb
 from fairlead.changes.addresses import default_pools
-from fairlead.changes.balancer_specs import delete_described
-from fairlead.changes.caller import Asker
+from fairlead.changes.balancer_specs import delete_declarative
+from fairlead.changes.caller import ChangeContext
 from fairlead.changes.draft import NetworkDraft, NewId
-from fairlead.changes.gateways import GatewayRequest, find_external_network, is_on_wire, set_gateway
+from fairlead.changes.gateways import GatewayRequest, find_external_network, has_link_subnet, set_gateway
 from fairlead.changes.network_specs import (
     VERSIONS,
-    AskedNetwork,
-    Family,
+    NetworkIpFamily,
+    NetworkSpec,
     RouterAddress,
     describe,
-    shown_subnet,
-    shown_subnets,
+    spec_subnet,
+    spec_subnets,
 )
-from fairlead.changes.networks import AskedSegment
+from fairlead.changes.networks import SegmentRequest
 from fairlead.changes.refusal import Refusal, Refused
 from fairlead.changes.restrictions import allows_uplink
 from fairlead.changes.routers import InterfaceTarget
 from fairlead.changes.untranslated_prefixes import check_granted, check_untranslated
-from fairlead.model.documents.addresses import IPAddress, IPNetwork, overlaps, seeded
+from fairlead.model.documents.addresses import IPAddress, IPNetwork, hash_to_int, overlaps
 from fairlead.model.documents.indexes import NO_IDS
 from fairlead.model.documents.loadbalancer import LoadBalancer
 from fairlead.model.documents.network import Ipv6Mode, Network, Port, Router, Subnet
 from fairlead.model.registry.changeset import Changes
-from fairlead.model.snapshot import EVERYBODY, Snapshot
+from fairlead.model.snapshot import ANY_PROJECT, Snapshot
 from fairlead.runtime.steps import Steps
 
-ATTEMPTS = 256
+MAX_PREFIX_ATTEMPTS = 256
 """Maximum prefixes to try for a subnet without a requested prefix."""
 
 
@@ -52,7 +52,7 @@ class NoUplink(Refusal):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WhichUplink(Refusal):
+class AmbiguousUplink(Refusal):
     """The request has no uplink, and the project may use several."""
 
 
@@ -62,7 +62,7 @@ class NoFreePrefix(Refusal):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MadeInParts(Refusal):
+class NetworkNotDeclarative(Refusal):
     """The network has objects that a spec cannot express: several subnets of one IP version, or additional routers. It
     must be changed part by part."""
 
@@ -70,7 +70,7 @@ class MadeInParts(Refusal):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TargetOutside(Refusal):
+class TargetOutsideSubnets(Refusal):
     """A load balancer of the network has a target that would be outside all its subnets."""
 
     balancer: LoadBalancer
@@ -78,26 +78,26 @@ class TargetOutside(Refusal):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ListenerLost(Refusal):
+class ListenAddressLost(Refusal):
     """A load balancer of the network listens on an address of an uplink that the network would leave."""
 
     address: IPAddress
 
 
-def only_uplink(snapshot: Snapshot, project_id: str) -> Network:
+def default_uplink(snapshot: Snapshot, project_id: str) -> Network:
     """Return the default uplink: the only external network that the project may use. Raises Refused."""
-    external = (snapshot.networks[each] for each in snapshot.project_networks.get(EVERYBODY, NO_IDS))
+    external = (snapshot.networks[each] for each in snapshot.project_networks.get(ANY_PROJECT, NO_IDS))
     found = [each for each in external if allows_uplink(snapshot, project_id, each)]
     if len(found) != 1:
-        raise Refused(WhichUplink() if found else NoUplink())
+        raise Refused(AmbiguousUplink() if found else NoUplink())
     return found[0]
 
 
 # Requests
 
 
-def create_whole(
-    snapshot: Snapshot, asker: Asker, network_id: str, new_id: NewId, asked: AskedNetwork
+def create_network_from_spec(
+    snapshot: Snapshot, asker: ChangeContext, network_id: str, new_id: NewId, asked: NetworkSpec
 ) -> Steps[Changes]:
     """Create a network in the caller's project. Raises Refused."""
     draft = NetworkDraft(snapshot, asker, network_id, new_id)
@@ -110,14 +110,14 @@ def create_whole(
         mtu=asked.mtu,
         config=asked.config,
     )
-    draft.add(networks.create_network(snapshot, asker.identity, network, AskedSegment()))
-    yield from _shape(draft, asked)
-    draft.rest_on_absence()  # the name must be unique
+    draft.add(networks.create_network(snapshot, asker.identity, network, SegmentRequest()))
+    yield from _apply_spec(draft, asked)
+    draft.require_unchanged_model()  # the name must be unique
     return draft.changes()
 
 
-def update_whole(
-    snapshot: Snapshot, asker: Asker, network_id: str, new_id: NewId, asked: AskedNetwork
+def update_network_from_spec(
+    snapshot: Snapshot, asker: ChangeContext, network_id: str, new_id: NewId, asked: NetworkSpec
 ) -> Steps[Changes]:
     """Update a network from a spec. Raises Refused."""
     draft = NetworkDraft(snapshot, asker, network_id, new_id)
@@ -130,27 +130,27 @@ def update_whole(
     if router is not None and router.name == old.name != new.name:
         draft.put(replace(router, name=new.name, updated_at=asker.now))
     yield
-    families = tuple(_kept(was.families, family) for family in asked.families)
+    families = tuple(_keep_subnet(was.families, family) for family in asked.families)
     asked = replace(asked, families=families)
     if (asked.uplink_id, _without_nat(asked)) != (was.uplink_id, _without_nat(was)):
-        yield from _shape(draft, asked, was)
+        yield from _apply_spec(draft, asked, was)
     elif sorted(map(str, asked.nameservers)) != sorted(map(str, was.nameservers)):
         _set_nameservers(draft, asked.nameservers)
     return draft.changes()
 
 
-def delete_whole(snapshot: Snapshot, asker: Asker, network_id: str) -> Steps[Changes]:
+def delete_declarative_network(snapshot: Snapshot, asker: ChangeContext, network_id: str) -> Steps[Changes]:
     """Delete a network with the router that was created with it and its declarative load balancers. Raises Refused if
     it has other objects."""
     draft = NetworkDraft(snapshot, asker, network_id)
     network = snapshot.networks[network_id]
     access.check_own(asker.identity, Verb.DELETE, network)
     for balancer_id in sorted(snapshot.described_on.get(network_id, NO_IDS)):
-        draft.add(delete_described(draft.snapshot, asker, balancer_id))
+        draft.add(delete_declarative(draft.snapshot, asker, balancer_id))
         yield
     router = snapshot.routers.get(network.router_id or "")
     if router is not None:
-        _take_away(draft, router)
+        _delete_router(draft, router)
     draft.add(networks.delete_network(draft.snapshot, asker.identity, network))
     return draft.changes()
 
@@ -158,18 +158,18 @@ def delete_whole(snapshot: Snapshot, asker: Asker, network_id: str) -> Steps[Cha
 # Implementation
 
 
-def _without_nat(asked: AskedNetwork) -> tuple[Family, ...]:
+def _without_nat(asked: NetworkSpec) -> tuple[NetworkIpFamily, ...]:
     """Return the families for comparison; NAT has no effect without an uplink."""
     return tuple(each if asked.uplink_id else replace(each, nat=False) for each in asked.families)
 
 
-def _kept(was: Iterable[Family], asked: Family) -> Family:
+def _keep_subnet(was: Iterable[NetworkIpFamily], asked: NetworkIpFamily) -> NetworkIpFamily:
     """Return the requested family, with the present subnet if any is requested."""
     old = next((each for each in was if each.version == asked.version), None)
     return replace(asked, router=old.router) if asked.router is None and old is not None else asked
 
 
-def _shape(draft: NetworkDraft, asked: AskedNetwork, was: AskedNetwork | None = None) -> Steps[None]:
+def _apply_spec(draft: NetworkDraft, asked: NetworkSpec, was: NetworkSpec | None = None) -> Steps[None]:
     """Create, change and delete subnets, router and gateway of the network as in the spec. Raises Refused."""
     network = draft.network
     _check_own(draft.snapshot, network)
@@ -180,23 +180,23 @@ def _shape(draft: NetworkDraft, asked: AskedNetwork, was: AskedNetwork | None = 
         is_new = was is None or family not in was.families or not same_uplink
         if uplink is not None and is_new and not family.nat and family.router is not None:
             yield from check_untranslated(draft.snapshot, uplink, network.id, family.router.cidr)
-            check_granted(draft.snapshot, draft.asker, network.project_id, uplink, family.router.cidr)
-    kept = [subnet.cidr for subnet in shown_subnets(network) if subnet.gateway is None]
+            check_granted(draft.snapshot, draft.identity, network.project_id, uplink, family.router.cidr)
+    kept = [subnet.cidr for subnet in spec_subnets(network) if subnet.gateway is None]
     cidrs = [family.router.cidr for family in families.values() if family.router is not None]
     yield from _check_balancers(draft.snapshot, network.id, asked.uplink_id, [*cidrs, *kept])
     for version in VERSIONS:
         if version in families:
-            _settle_subnet(draft, families[version], asked.nameservers)
+            _update_subnet(draft, families[version], asked.nameservers)
         else:
             _drop_subnet(draft, version)
-    _settle_router(draft, asked.uplink_id, families)
+    _update_router(draft, asked.uplink_id, families)
 
 
 def _check_own(snapshot: Snapshot, network: Network) -> None:
     """Check that a spec can express the network. Raises Refused."""
     joined = {*snapshot.network_routers.get(network.id, NO_IDS)} - {network.router_id}
-    if joined or len(network.subnets) > len(shown_subnets(network)):
-        raise Refused(MadeInParts(network_id=network.id))
+    if joined or len(network.subnets) > len(spec_subnets(network)):
+        raise Refused(NetworkNotDeclarative(network_id=network.id))
 
 
 def _check_balancers(snapshot: Snapshot, network_id: str, uplink_id: str | None, cidrs: list[IPNetwork]) -> Steps[None]:
@@ -204,36 +204,38 @@ def _check_balancers(snapshot: Snapshot, network_id: str, uplink_id: str | None,
     for balancer_id in sorted(snapshot.described_on.get(network_id, NO_IDS)):
         balancer = snapshot.load_balancers[balancer_id]
         if balancer.vip.network_id not in (network_id, uplink_id):
-            raise Refused(ListenerLost(address=balancer.vip.address))
+            raise Refused(ListenAddressLost(address=balancer.vip.address))
         named = (backend.address for backend in balancer.described.backends) if balancer.described else ()
         for address in (*named, *(member.address for pool in balancer.pools for member in pool.members)):
             if not any(address in cidr for cidr in cidrs):
-                raise Refused(TargetOutside(balancer=balancer, address=address))
+                raise Refused(TargetOutsideSubnets(balancer=balancer, address=address))
         yield
 
 
 def _find_uplink(draft: NetworkDraft, uplink_id: str) -> Network:
     """Return the uplink. Raises Refused."""
-    return find_external_network(draft.snapshot, draft.asker, uplink_id, Router)
+    return find_external_network(draft.snapshot, draft.identity, uplink_id, Router)
 
 
-def _with_subnets(network_id: str, uplink: Network | None, families: Iterable[Family]) -> Iterator[Family]:
+def _with_subnets(
+    network_id: str, uplink: Network | None, families: Iterable[NetworkIpFamily]
+) -> Iterator[NetworkIpFamily]:
     """Yield the families with subnets; a family without one gets a free prefix. Raises Refused."""
     avoided = [] if uplink is None else [*(subnet.cidr for subnet in uplink.subnets), *uplink.routes]
     for family in families:
         if family.router is not None:
             yield family
             continue
-        tried = (_prefix(family.version, seeded(f"{network_id} {each}")) for each in range(ATTEMPTS))
+        tried = (_prefix(family.version, hash_to_int(f"{network_id} {each}")) for each in range(MAX_PREFIX_ATTEMPTS))
         cidr = next((each for each in tried if not any(overlaps(each, other) for other in avoided)), None)
         if cidr is None:
             raise Refused(NoFreePrefix(version=family.version))
         yield replace(family, router=RouterAddress(address=cidr[1], cidr=cidr))
 
 
-def any_address_of(seed: str, version: int) -> RouterAddress:
+def derive_any_address(seed: str, version: int) -> RouterAddress:
     """The first address of any subnet, as a network has it that is asked for without: the same for the same seed."""
-    cidr = _prefix(version, seeded(f"{seed} {version}"))
+    cidr = _prefix(version, hash_to_int(f"{seed} {version}"))
     return RouterAddress(address=cidr[1], cidr=cidr)
 
 
@@ -244,10 +246,10 @@ def _prefix(version: int, number: int) -> IPNetwork:
     return IPv6Network((0xFD42 << 112 | number % 2**48 << 64, 64))
 
 
-def _settle_subnet(draft: NetworkDraft, family: Family, nameservers: tuple[IPAddress, ...]) -> None:
+def _update_subnet(draft: NetworkDraft, family: NetworkIpFamily, nameservers: tuple[IPAddress, ...]) -> None:
     network = draft.network
     assert family.router is not None  # noqa: S101 - set by `_with_subnets`
-    old = shown_subnet(network, family.version)
+    old = spec_subnet(network, family.version)
     cidr, gateway = family.router.cidr, family.router.address
     fields: dict[str, Any] = {
         "cidr": cidr,
@@ -260,17 +262,17 @@ def _settle_subnet(draft: NetworkDraft, family: Family, nameservers: tuple[IPAdd
         new = Subnet(
             id=draft.new_id(), project_id=network.project_id, created_at=draft.now, allocation_pools=pools, **fields
         )
-        draft.add(subnets.create_subnet(draft.snapshot, draft.asker, network.id, new))
+        draft.add(subnets.create_subnet(draft.snapshot, draft.identity, network.id, new))
         return
     if (old.cidr, old.gateway) == (cidr, gateway):
-        draft.add(subnets.update_subnet(draft.snapshot, draft.asker, old, replace(old, **fields), draft.now))
+        draft.add(subnets.update_subnet(draft.snapshot, draft.identity, old, replace(old, **fields), draft.now))
         return
     _detach(draft, old)
     new = replace(old, allocation_pools=default_pools(cidr, gateway), **fields)
-    draft.add(subnets.move_subnet(draft.snapshot, draft.asker, old, new, draft.now))
+    draft.add(subnets.move_subnet(draft.snapshot, draft.identity, old, new, draft.now))
 
 
-def _modes(family: Family, cidr: IPNetwork) -> Mapping[str, object]:
+def _modes(family: NetworkIpFamily, cidr: IPNetwork) -> Mapping[str, object]:
     """Return the DHCP and IPv6 modes of a subnet, in Neutron's terms. Derived addresses need a /64."""
     if family.version == 4:
         return {"enable_dhcp": family.dhcp}
@@ -285,17 +287,17 @@ def _modes(family: Family, cidr: IPNetwork) -> Mapping[str, object]:
 def _drop_subnet(draft: NetworkDraft, version: int) -> None:
     """Delete the subnet of this IP version if the spec of the network includes it, i.e. if it has a gateway."""
     network = draft.network
-    subnet = shown_subnet(network, version)
+    subnet = spec_subnet(network, version)
     if subnet is not None and subnet.gateway is not None:
         _detach(draft, subnet)
-        draft.add(subnets.delete_subnet(draft.snapshot, draft.asker, subnet))
+        draft.add(subnets.delete_subnet(draft.snapshot, draft.identity, subnet))
 
 
 def _set_nameservers(draft: NetworkDraft, nameservers: tuple[IPAddress, ...]) -> None:
-    for subnet in shown_subnets(draft.network):
+    for subnet in spec_subnets(draft.network):
         servers = tuple(each for each in nameservers if each.version == subnet.cidr.version)
         new = replace(subnet, dns_nameservers=servers)
-        draft.add(subnets.update_subnet(draft.snapshot, draft.asker, subnet, new, draft.now))
+        draft.add(subnets.update_subnet(draft.snapshot, draft.identity, subnet, new, draft.now))
 
 
 def _interface(snapshot: Snapshot, router: Router, subnet: Subnet) -> Port | None:
@@ -307,18 +309,18 @@ def _detach(draft: NetworkDraft, subnet: Subnet) -> None:
     router = draft.snapshot.routers.get(draft.network.router_id or "")
     if router is not None and _interface(draft.snapshot, router, subnet) is not None:
         target = InterfaceTarget(subnet_id=subnet.id)
-        draft.add(routers.remove_interface(draft.snapshot, draft.asker, router, target, draft.now).changes)
+        draft.add(routers.remove_interface(draft.snapshot, draft.identity, router, target, draft.now).changes)
 
 
-def _settle_router(draft: NetworkDraft, uplink_id: str | None, families: Mapping[int, Family]) -> None:
+def _update_router(draft: NetworkDraft, uplink_id: str | None, families: Mapping[int, NetworkIpFamily]) -> None:
     """Create, change or delete the network's router. A network without subnets and uplink needs none. SNAT of IPv4
     stays enabled without an IPv4 subnet, as for any tenant, because only checked subnets may be visible outside."""
     network = draft.network
     router = draft.snapshot.routers.get(network.router_id or "")
-    joined = [subnet for subnet in shown_subnets(network) if subnet.gateway is not None]
+    joined = [subnet for subnet in spec_subnets(network) if subnet.gateway is not None]
     if not joined and uplink_id is None:
         if router is not None:
-            draft.add(routers.delete_router(draft.snapshot, draft.asker, router))
+            draft.add(routers.delete_router(draft.snapshot, draft.identity, router))
             draft.put(replace(draft.network, router_id=None))
         return
     if router is None:
@@ -327,20 +329,22 @@ def _settle_router(draft: NetworkDraft, uplink_id: str | None, families: Mapping
     snat = 4 not in families or families[4].nat
     snat_ipv6 = 6 in families and families[6].nat
     uplink = draft.snapshot.networks.get(uplink_id or "")
-    fixed_ips = None if uplink is None or is_on_wire(uplink) else ()
+    fixed_ips = None if uplink is None or has_link_subnet(uplink) else ()
     request = GatewayRequest(network_id=uplink_id, enable_snat=snat, enable_snat_ipv6=snat_ipv6, fixed_ips=fixed_ips)
-    draft.add(set_gateway(draft.snapshot, draft.asker, router, request, draft.new_id(), draft.now))
+    draft.add(set_gateway(draft.snapshot, draft.identity, router, request, draft.new_id(), draft.now))
     for subnet in joined:
         router = draft.snapshot.routers[router.id]
         if _interface(draft.snapshot, router, subnet) is None:
             target = InterfaceTarget(subnet_id=subnet.id)
-            attached = routers.join(draft.snapshot, draft.asker, router, target, draft.new_id(), draft.now)
+            attached = routers.attach_interface(
+                draft.snapshot, draft.identity, router, target, draft.new_id(), draft.now
+            )
             draft.add(attached.changes)
 
 
-def _take_away(draft: NetworkDraft, router: Router) -> None:
+def _delete_router(draft: NetworkDraft, router: Router) -> None:
     """Delete the network's router with its interfaces and routes. Raises Refused if it also joins other networks."""
     draft.put(replace(router, routes=()))
     for subnet in draft.network.subnets:
         _detach(draft, subnet)
-    draft.add(routers.delete_router(draft.snapshot, draft.asker, draft.snapshot.routers[router.id]))
+    draft.add(routers.delete_router(draft.snapshot, draft.identity, draft.snapshot.routers[router.id]))

@@ -11,27 +11,27 @@ from typing import Any
 
 from fairlead.changes import access, networks, subnets
 from fairlead.changes.access import Verb
-from fairlead.changes.caller import Asker
+from fairlead.changes.caller import ChangeContext
 from fairlead.changes.draft import Draft, NetworkDraft, NewId
-from fairlead.changes.gateways import MOST_ATTACHED, TooManyAttached, give_missing
+from fairlead.changes.gateways import MAX_ATTACHED_ROUTERS, TooManyAttachedRouters, add_missing_addresses
 from fairlead.changes.identity import Identity
 from fairlead.changes.network_specs import VERSIONS, RouterAddress
-from fairlead.changes.networks import AskedSegment, ports_on
+from fairlead.changes.networks import SegmentRequest, ports_on
 from fairlead.changes.refusal import Refusal, Refused
-from fairlead.changes.untranslated_prefixes import RouteNeeded, check_reached
+from fairlead.changes.untranslated_prefixes import RouteNeeded, check_routes_not_needed
 from fairlead.model.documents.addresses import IPAddress, IPNetwork, is_inside, overlaps
 from fairlead.model.documents.indexes import NO_IDS
 from fairlead.model.documents.network import AllocationPool, Ipv6Mode, Network, SegmentType, Subnet, is_routed
 from fairlead.model.registry.changeset import Changes
-from fairlead.model.snapshot import Snapshot, leads_out
+from fairlead.model.snapshot import Snapshot, has_working_gateway
 from fairlead.runtime.steps import Steps
 
-MOST_ROUTES = 64
+MAX_UPLINK_ROUTES = 64
 """Maximum routes of one external network, because each may have a subnet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WireFamily:
+class UplinkIpFamily:
     """Part of an uplink with one IP version."""
 
     version: int
@@ -42,13 +42,13 @@ class WireFamily:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AskedUplink:
+class UplinkSpec:
     name: str
     description: str = ""
     mtu: int
     physical_network: str
     tag: int | None = None
-    families: tuple[WireFamily, ...] = ()
+    families: tuple[UplinkIpFamily, ...] = ()
     routes: tuple[IPNetwork, ...] = ()
     nameservers: tuple[IPAddress, ...] = ()
     config: tuple[tuple[str, str], ...] = ()
@@ -72,7 +72,7 @@ class RouteAroundSubnet(Refusal):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UplinkInParts(Refusal):
+class UplinkNotDeclarative(Refusal):
     """The external network has several subnets of one IP version on the link, so it cannot be changed by a spec."""
 
     network_id: str
@@ -81,12 +81,12 @@ class UplinkInParts(Refusal):
 # Reads
 
 
-def describe_uplink(network: Network) -> AskedUplink:
+def describe_uplink(network: Network) -> UplinkSpec:
     """Return the spec of an external network, however it was created."""
     segment = network.segment
-    wires = [subnet for version in VERSIONS if (subnet := wire_subnet(network, version)) is not None]
+    wires = [subnet for version in VERSIONS if (subnet := link_subnet(network, version)) is not None]
     nameservers = dict.fromkeys(server for subnet in wires for server in subnet.dns_nameservers)
-    return AskedUplink(
+    return UplinkSpec(
         name=network.name,
         description=network.description,
         mtu=network.mtu,
@@ -99,17 +99,17 @@ def describe_uplink(network: Network) -> AskedUplink:
     )
 
 
-def _family(subnet: Subnet, gateway: IPAddress) -> WireFamily:
+def _family(subnet: Subnet, gateway: IPAddress) -> UplinkIpFamily:
     address = RouterAddress(address=gateway, cidr=subnet.cidr)
-    return WireFamily(version=gateway.version, gateway=address, ranges=subnet.allocation_pools)
+    return UplinkIpFamily(version=gateway.version, gateway=address, ranges=subnet.allocation_pools)
 
 
-def wire_subnet(network: Network, version: int) -> Subnet | None:
+def link_subnet(network: Network, version: int) -> Subnet | None:
     """Return the first subnet on the link with this IP version; None if there is none."""
-    return next((each for each in wire_subnets(network) if each.cidr.version == version), None)
+    return next((each for each in link_subnets(network) if each.cidr.version == version), None)
 
 
-def wire_subnets(network: Network) -> Iterator[Subnet]:
+def link_subnets(network: Network) -> Iterator[Subnet]:
     return (each for each in network.subnets if not is_routed(network, each))
 
 
@@ -117,7 +117,7 @@ def wire_subnets(network: Network) -> Iterator[Subnet]:
 
 
 def create_uplink(
-    snapshot: Snapshot, asker: Asker, network_id: str, new_id: NewId, asked: AskedUplink
+    snapshot: Snapshot, asker: ChangeContext, network_id: str, new_id: NewId, asked: UplinkSpec
 ) -> Steps[Changes]:
     """Create an external network from a spec. Raises Refused."""
     draft = NetworkDraft(snapshot, asker, network_id, new_id)
@@ -132,13 +132,13 @@ def create_uplink(
         config=asked.config,
     )
     draft.add(networks.create_network(snapshot, asker.identity, network, _segment(asked)))
-    yield from _shape(draft, asked)
-    draft.rest_on_absence()  # the name must be unique
+    yield from _apply_spec(draft, asked)
+    draft.require_unchanged_model()  # the name must be unique
     return draft.changes()
 
 
 def update_uplink(
-    snapshot: Snapshot, asker: Asker, network_id: str, new_id: NewId, asked: AskedUplink
+    snapshot: Snapshot, asker: ChangeContext, network_id: str, new_id: NewId, asked: UplinkSpec
 ) -> Steps[Changes]:
     """Update an external network from a spec. Raises Refused."""
     draft = NetworkDraft(snapshot, asker, network_id, new_id)
@@ -149,8 +149,8 @@ def update_uplink(
     yield
     was = describe_uplink(old)
     if any(getattr(asked, name) != getattr(was, name) for name in ("families", "routes", "nameservers")):
-        yield from _shape(draft, asked)
-        yield from _attach(draft, network_id, draft.now)
+        yield from _apply_spec(draft, asked)
+        yield from _add_router_addresses(draft, network_id, draft.now)
     return draft.changes()
 
 
@@ -159,11 +159,11 @@ def create_subnet(snapshot: Snapshot, asker: Identity, network_id: str, subnet: 
     Raises Refused."""
     draft = Draft(snapshot)
     draft.add(subnets.create_subnet(snapshot, asker, network_id, subnet))
-    yield from _attach(draft, network_id, subnet.created_at)
+    yield from _add_router_addresses(draft, network_id, subnet.created_at)
     return draft.changes()
 
 
-def delete_uplink(snapshot: Snapshot, asker: Asker, network_id: str) -> Changes:
+def delete_uplink(snapshot: Snapshot, asker: ChangeContext, network_id: str) -> Changes:
     """Delete an external network without ports. Raises Refused."""
     access.check_fields(asker.identity.is_admin, Verb.DELETE, Network, {"external"})
     return networks.delete_network(snapshot, asker.identity, snapshot.networks[network_id])
@@ -172,31 +172,31 @@ def delete_uplink(snapshot: Snapshot, asker: Asker, network_id: str) -> Changes:
 # Implementation
 
 
-def _segment(asked: AskedUplink) -> AskedSegment:
+def _segment(asked: UplinkSpec) -> SegmentRequest:
     kind = SegmentType.FLAT if asked.tag is None else SegmentType.VLAN
     if not asked.physical_network:
-        return AskedSegment()
-    return AskedSegment(type=kind, physical_network=asked.physical_network, tag=asked.tag)
+        return SegmentRequest()
+    return SegmentRequest(type=kind, physical_network=asked.physical_network, tag=asked.tag)
 
 
-def _shape(draft: NetworkDraft, asked: AskedUplink) -> Steps[None]:
+def _apply_spec(draft: NetworkDraft, asked: UplinkSpec) -> Steps[None]:
     """Create, change and delete subnets of the external network as in the spec. Raises Refused."""
     old = draft.network
-    if any(sum(each.cidr.version == version for each in wire_subnets(old)) > 1 for version in VERSIONS):
-        raise Refused(UplinkInParts(network_id=old.id))
+    if any(sum(each.cidr.version == version for each in link_subnets(old)) > 1 for version in VERSIONS):
+        raise Refused(UplinkNotDeclarative(network_id=old.id))
     _check_routes(asked)
-    yield from check_reached(draft.snapshot, old, asked.routes)
-    draft.put(replace(old, subnets=tuple(wire_subnets(old))))
+    yield from check_routes_not_needed(draft.snapshot, old, asked.routes)
+    draft.put(replace(old, subnets=tuple(link_subnets(old))))
     for version in VERSIONS:
         family = next((each for each in asked.families if each.version == version), None)
-        _settle_wire(draft, version, family, asked.nameservers)
-    yield from _settle_routes(draft, old, asked.routes)
+        _update_link_subnet(draft, version, family, asked.nameservers)
+    yield from _update_route_subnets(draft, old, asked.routes)
 
 
-def _check_routes(asked: AskedUplink) -> None:
+def _check_routes(asked: UplinkSpec) -> None:
     """Check the number of routes, and that none contains a subnet on the link. Raises Refused."""
-    if len(asked.routes) > MOST_ROUTES:
-        raise Refused(TooManyUplinkRoutes(most=MOST_ROUTES))
+    if len(asked.routes) > MAX_UPLINK_ROUTES:
+        raise Refused(TooManyUplinkRoutes(most=MAX_UPLINK_ROUTES))
     for route in asked.routes:
         for family in asked.families:
             cidr = family.gateway.cidr
@@ -204,17 +204,17 @@ def _check_routes(asked: AskedUplink) -> None:
                 raise Refused(RouteAroundSubnet(route=route, cidr=cidr))
 
 
-def _settle_wire(
+def _update_link_subnet(
     draft: NetworkDraft,
     version: int,
-    family: WireFamily | None,
+    family: UplinkIpFamily | None,
     nameservers: tuple[IPAddress, ...],
 ) -> None:
     network = draft.network
-    old = wire_subnet(network, version)
+    old = link_subnet(network, version)
     if family is None:
         if old is not None and old.gateway is not None:
-            draft.add(subnets.delete_subnet(draft.snapshot, draft.asker, old))
+            draft.add(subnets.delete_subnet(draft.snapshot, draft.identity, old))
         return
     cidr, gateway = family.gateway.cidr, family.gateway.address
     automatic = version == 6 and not family.ranges and cidr.prefixlen == 64
@@ -229,14 +229,14 @@ def _settle_wire(
     }
     if old is None:
         new = Subnet(id=draft.new_id(), project_id=network.project_id, created_at=draft.now, **fields)
-        draft.add(subnets.create_subnet(draft.snapshot, draft.asker, network.id, new))
+        draft.add(subnets.create_subnet(draft.snapshot, draft.identity, network.id, new))
     elif (old.cidr, old.gateway) == (cidr, gateway):
-        draft.add(subnets.update_subnet(draft.snapshot, draft.asker, old, replace(old, **fields), draft.now))
+        draft.add(subnets.update_subnet(draft.snapshot, draft.identity, old, replace(old, **fields), draft.now))
     else:
-        draft.add(subnets.move_subnet(draft.snapshot, draft.asker, old, replace(old, **fields), draft.now))
+        draft.add(subnets.move_subnet(draft.snapshot, draft.identity, old, replace(old, **fields), draft.now))
 
 
-def _attach(draft: Draft, network_id: str, now: datetime) -> Steps[None]:
+def _add_router_addresses(draft: Draft, network_id: str, now: datetime) -> Steps[None]:
     """Give gateways on the external network an address of each IP version that they lack, as new gateways get:
 
     * gateways without any address, because their routers lead nowhere;
@@ -250,16 +250,16 @@ def _attach(draft: Draft, network_id: str, now: datetime) -> Steps[None]:
     for router_id in sorted(gateways):
         yield
         router = draft.snapshot.routers[router_id]
-        if leads_out(draft.snapshot, router) and router_id not in declared:
+        if has_working_gateway(draft.snapshot, router) and router_id not in declared:
             continue
-        given = give_missing(draft.snapshot, router, now)
+        given = add_missing_addresses(draft.snapshot, router, now)
         attached += len(given.puts)
-        if attached > MOST_ATTACHED:
-            raise Refused(TooManyAttached(most=MOST_ATTACHED))
+        if attached > MAX_ATTACHED_ROUTERS:
+            raise Refused(TooManyAttachedRouters(most=MAX_ATTACHED_ROUTERS))
         if given.puts:
             draft.add(given)
     if attached:
-        draft.rest_on_absence()  # depends on free addresses and on the set of such routers
+        draft.require_unchanged_model()  # depends on free addresses and on the set of such routers
 
 
 def _declared_routers(snapshot: Snapshot) -> Steps[frozenset[str]]:
@@ -272,7 +272,7 @@ def _declared_routers(snapshot: Snapshot) -> Steps[frozenset[str]]:
     return frozenset(found)
 
 
-def _settle_routes(draft: NetworkDraft, old: Network, routes: tuple[IPNetwork, ...]) -> Steps[None]:
+def _update_route_subnets(draft: NetworkDraft, old: Network, routes: tuple[IPNetwork, ...]) -> Steps[None]:
     """Update the subnets of routes. A route that has grown or shrunk keeps its subnet,
     because addresses of it may be allocated. Raises Refused."""
     network = draft.network
@@ -280,7 +280,7 @@ def _settle_routes(draft: NetworkDraft, old: Network, routes: tuple[IPNetwork, .
     held = {fixed.subnet_id for port in ports_on(draft.snapshot, old) for fixed in port.fixed_ips}
     left = sorted(had.values(), key=lambda subnet: subnet.id not in held)
     made = dict[str, Subnet]()
-    for cidr in _widest(routes, [subnet.cidr for subnet in network.subnets]):
+    for cidr in _drop_nested_routes(routes, [subnet.cidr for subnet in network.subnets]):
         same = next((each for each in left if overlaps(each.cidr, cidr)), None)
         if same is None:
             same = _route_subnet(draft, cidr)
@@ -297,7 +297,7 @@ def _settle_routes(draft: NetworkDraft, old: Network, routes: tuple[IPNetwork, .
                 raise Refused(RouteNeeded(needed=fixed.address, network=old))
 
 
-def _widest(routes: Iterable[IPNetwork], wires: list[IPNetwork]) -> list[IPNetwork]:
+def _drop_nested_routes(routes: Iterable[IPNetwork], wires: list[IPNetwork]) -> list[IPNetwork]:
     """Return the routes that are neither in another route nor in a subnet on the link."""
     found: list[IPNetwork] = []
     for route in sorted(set(routes), key=lambda each: (each.version, each.prefixlen, int(each.network_address))):

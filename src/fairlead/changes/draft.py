@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import TypeAlias
 
-from fairlead.changes.caller import Asker
+from fairlead.changes.caller import ChangeContext
 from fairlead.model.documents.network import Network
 from fairlead.model.documents.owner import Owner
 from fairlead.model.registry.changeset import Changes, apply_changes
@@ -13,7 +13,7 @@ from fairlead.model.snapshot import Aggregate, Snapshot
 NewId: TypeAlias = Callable[[], str]
 
 
-def _nothing_new() -> str:
+def _reject_new_id() -> str:
     raise AssertionError("nothing new is made here")
 
 
@@ -27,7 +27,7 @@ class Draft:
         self._puts = dict[Owner, Aggregate]()
         self._deletes = dict[Owner, None]()
         self._reads = dict[Owner, None]()
-        self._rests_on_absence = False
+        self._requires_unchanged_model = False
 
     def add(self, changes: Changes) -> None:
         self.snapshot = apply_changes(self.snapshot, changes, self._before.revision + 1)
@@ -40,14 +40,14 @@ class Draft:
             self._deletes.pop(owner, None)
             self._puts[owner] = aggregate
         self._reads.update(dict.fromkeys(changes.reads))
-        self._rests_on_absence |= changes.rests_on_absence
+        self._requires_unchanged_model |= changes.requires_unchanged_model
 
     def put(self, *documents: Aggregate) -> None:
         self.add(Changes(puts=documents))
 
-    def rest_on_absence(self) -> None:
+    def require_unchanged_model(self) -> None:
         """Record that the decision depends on absent documents."""
-        self._rests_on_absence = True
+        self._requires_unchanged_model = True
 
     def changes(self) -> Changes:
         """Return the accumulated changes, without documents that end as they started."""
@@ -60,16 +60,18 @@ class Draft:
             reads=tuple(
                 owner for owner in self._reads if owner not in touched and self._before.find(owner) is not None
             ),
-            rests_on_absence=self._rests_on_absence,
+            requires_unchanged_model=self._requires_unchanged_model,
         )
 
 
 class NetworkDraft(Draft):
     """Draft for a network and the objects created with it."""
 
-    def __init__(self, snapshot: Snapshot, asker: Asker, network_id: str, new_id: NewId = _nothing_new) -> None:
+    def __init__(
+        self, snapshot: Snapshot, asker: ChangeContext, network_id: str, new_id: NewId = _reject_new_id
+    ) -> None:
         super().__init__(snapshot)
-        self.asker = asker.identity
+        self.identity = asker.identity
         self.now = asker.now
         self.new_id = new_id
         self._network_id = network_id

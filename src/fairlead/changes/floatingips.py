@@ -9,8 +9,8 @@ from datetime import datetime
 
 from fairlead.changes import access
 from fairlead.changes.access import Verb
-from fairlead.changes.addresses import AskedAddress, Holder, choose_fixed_ips, choose_mac
-from fairlead.changes.gateways import find_external_network, is_there_for
+from fairlead.changes.addresses import AddressHolder, AddressRequest, choose_fixed_ips, choose_mac
+from fairlead.changes.gateways import find_external_network, serves_project
 from fairlead.changes.identity import Identity
 from fairlead.changes.ids import check_new
 from fairlead.changes.refusal import Refusal, Refused
@@ -24,15 +24,15 @@ from fairlead.model.documents.network import (
     PortUse,
     Resource,
     Router,
+    clear_destination,
     find_subnet,
-    release,
 )
 from fairlead.model.documents.owner import Kind, Owner
 from fairlead.model.queries.domain import Topology
 from fairlead.model.registry.changeset import Changes
-from fairlead.model.snapshot import Snapshot, leads_out
+from fairlead.model.snapshot import Snapshot, has_working_gateway
 
-SERVED_BY_NOBODY = ("network:", "neutron:", PortUse.PROBE)
+OWNERS_WITHOUT_FLOATING_IP = ("network:", "neutron:", PortUse.PROBE)
 """Prefixes of device owners without floating IPs. These are ports of the network itself (neutron, common/utils.py,
 is_fip_serviced), and probe ports, which have no machine."""
 
@@ -91,19 +91,19 @@ class FixedAddressWithoutPort(Refusal):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PortOfOtherProject(Refusal):
+class PortNotInProject(Refusal):
     port_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PortNotServed(Refusal):
+class PortCannotHaveFloatingIP(Refusal):
     """The port belongs to the network itself."""
 
     port_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PortWithoutAddress(Refusal):
+class PortLacksFixedAddress(Refusal):
     port_id: str
     address: IPAddress
 
@@ -121,7 +121,7 @@ class PortWithManyIPv4(Refusal):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NoWayOutside(Refusal):
+class NoRouterToExternalNetwork(Refusal):
     """No router that serves the project joins the port's subnet and the external network with an address there."""
 
     network_id: str
@@ -130,7 +130,7 @@ class NoWayOutside(Refusal):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AlreadyLedTo(Refusal):
+class DestinationInUse(Refusal):
     """Another floating IP of the same network leads to this address of the port."""
 
     floating_ip: FloatingIP
@@ -162,7 +162,7 @@ def create_floating_ip(snapshot: Snapshot, asker: Identity, new: NewFloatingIP) 
         address=port.fixed_ips[0].address,
         address_port_id=port.id,
     )
-    made, reads = _leading_to(snapshot, asker, fresh, new.destination)
+    made, reads = _with_destination(snapshot, asker, fresh, new.destination)
     return Changes(puts=(port, made), reads=(Owner(Kind.NETWORK, network.id), *reads))
 
 
@@ -176,7 +176,7 @@ def update_floating_ip(
 ) -> Changes:
     """Update a floating IP. None as destination keeps the present one. Raises Refused."""
     access.check_own(asker, Verb.UPDATE, old)
-    changed, reads = (new, ()) if destination is None else _leading_to(snapshot, asker, new, destination)
+    changed, reads = (new, ()) if destination is None else _with_destination(snapshot, asker, new, destination)
     if changed == old:
         return Changes()
     return Changes(puts=(replace(changed, updated_at=now),), reads=reads)
@@ -193,7 +193,7 @@ def delete_floating_ip(snapshot: Snapshot, asker: Identity, floating_ip: Floatin
 
 def _address_port(snapshot: Snapshot, network: Network, new: NewFloatingIP) -> Port:
     mac = choose_mac(snapshot, new.address_port_id)
-    holder = Holder(port_id=new.address_port_id, mac=mac, network=network)
+    holder = AddressHolder(port_id=new.address_port_id, mac=mac, network=network)
     return Port(
         id=new.address_port_id,
         project_id="",
@@ -206,11 +206,11 @@ def _address_port(snapshot: Snapshot, network: Network, new: NewFloatingIP) -> P
     )
 
 
-def _address(snapshot: Snapshot, holder: Holder, new: NewFloatingIP) -> FixedIP:
+def _address(snapshot: Snapshot, holder: AddressHolder, new: NewFloatingIP) -> FixedIP:
     if new.address is not None and new.address.version != 4:
         raise Refused(AddressNotIPv4(address=new.address))
     anywhere = new.subnet_id is None and new.address is None
-    asked = None if anywhere else (AskedAddress(subnet_id=new.subnet_id, address=new.address),)
+    asked = None if anywhere else (AddressRequest(subnet_id=new.subnet_id, address=new.address),)
     of_family = [each for each in choose_fixed_ips(snapshot, holder, asked) if each.address.version == 4]
     if not of_family:
         raise Refused(SubnetWithoutIPv4(subnet_id=new.subnet_id))
@@ -220,22 +220,22 @@ def _address(snapshot: Snapshot, holder: Holder, new: NewFloatingIP) -> FixedIP:
 # Destination
 
 
-def _leading_to(
+def _with_destination(
     snapshot: Snapshot, asker: Identity, floating_ip: FloatingIP, destination: Destination
 ) -> tuple[FloatingIP, tuple[Owner, ...]]:
     """Return the floating IP with the destination, and the documents that the decision depends on. Raises Refused."""
     if destination.port_id is None:
         if destination.fixed_address is not None:
             raise Refused(FixedAddressWithoutPort(address=destination.fixed_address))
-        return release(floating_ip), ()
+        return clear_destination(floating_ip), ()
     port = _port(snapshot, asker, floating_ip, destination.port_id)
-    fixed = _fixed(port, destination.fixed_address)
+    fixed = _choose_fixed_ip(port, destination.fixed_address)
     router = _router(snapshot, asker, floating_ip, port, fixed)
     for other_id in snapshot.port_floating_ips.get(port.id, NO_IDS):
         other = snapshot.floating_ips[other_id]
         same = (other.fixed_address, other.network_id) == (fixed.address, floating_ip.network_id)
         if same and other.id != floating_ip.id:
-            raise Refused(AlreadyLedTo(floating_ip=floating_ip, port_id=port.id, fixed_address=fixed.address))
+            raise Refused(DestinationInUse(floating_ip=floating_ip, port_id=port.id, fixed_address=fixed.address))
     changed = replace(floating_ip, port_id=port.id, fixed_address=fixed.address, router_id=router.id)
     read = (Owner(Kind.PORT, port.id), Owner(Kind.ROUTER, router.id), Owner(Kind.NETWORK, port.network_id))
     return changed, read
@@ -244,19 +244,19 @@ def _leading_to(
 def _port(snapshot: Snapshot, asker: Identity, floating_ip: FloatingIP, port_id: str) -> Port:
     port = access.find_port(snapshot, asker, port_id)
     if port.project_id != floating_ip.project_id and not asker.is_admin:
-        raise Refused(PortOfOtherProject(port_id=port_id))
-    if port.use is not PortUse.VIP and port.device_owner.startswith(SERVED_BY_NOBODY):
-        raise Refused(PortNotServed(port_id=port_id))
+        raise Refused(PortNotInProject(port_id=port_id))
+    if port.use is not PortUse.VIP and port.device_owner.startswith(OWNERS_WITHOUT_FLOATING_IP):
+        raise Refused(PortCannotHaveFloatingIP(port_id=port_id))
     return port
 
 
-def _fixed(port: Port, wanted: IPAddress | None) -> FixedIP:
+def _choose_fixed_ip(port: Port, wanted: IPAddress | None) -> FixedIP:
     """Return the port's fixed address that is meant. Raises Refused."""
     if wanted is not None and wanted.version != 4:
         raise Refused(FixedAddressNotIPv4(address=wanted))
     found = [each for each in port.fixed_ips if each.address.version == 4 and wanted in (None, each.address)]
     if wanted is not None and not found:
-        raise Refused(PortWithoutAddress(port_id=port.id, address=wanted))
+        raise Refused(PortLacksFixedAddress(port_id=port.id, address=wanted))
     if not found:
         raise Refused(PortWithoutIPv4(port_id=port.id))
     if len(found) > 1:
@@ -272,16 +272,18 @@ def _router(snapshot: Snapshot, asker: Identity, floating_ip: FloatingIP, port: 
         snapshot.routers[router_id]
         for router_id in sorted(snapshot.network_routers.get(port.network_id, NO_IDS))
         if router_id in snapshot.network_gateways.get(floating_ip.network_id, NO_IDS)
-        and leads_out(snapshot, snapshot.routers[router_id])
+        and has_working_gateway(snapshot, snapshot.routers[router_id])
         and _addresses(snapshot, router_id, fixed.subnet_id)
     ]
     balancer = snapshot.load_balancers.get(snapshot.vip_owner.get(port.id, ""))
     if balancer is not None:  # load balancers exist only on routers of their own project
-        found = [router for router in found if Topology(snapshot).serves_only(router.id, balancer.project_id)]
-    own = [router for router in found if is_there_for(snapshot, router, port, floating_ip.project_id)]
+        found = [router for router in found if Topology(snapshot).is_exclusive_to(router.id, balancer.project_id)]
+    own = [router for router in found if serves_project(snapshot, router, port, floating_ip.project_id)]
     found = own or (found if asker.is_admin else [])
     if not found:
-        raise Refused(NoWayOutside(network_id=floating_ip.network_id, subnet_id=fixed.subnet_id, port_id=port.id))
+        raise Refused(
+            NoRouterToExternalNetwork(network_id=floating_ip.network_id, subnet_id=fixed.subnet_id, port_id=port.id)
+        )
     subnet = find_subnet(snapshot.networks[port.network_id], fixed.subnet_id)
     gateway = subnet.gateway if subnet else None
     return next((each for each in found if gateway in _addresses(snapshot, each.id, fixed.subnet_id)), found[0])

@@ -8,29 +8,29 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from fairlead.changes.host_checks import check_addresses, check_prefixes
-from fairlead.changes.nodes import NAME
+from fairlead.changes.nodes import CHASSIS_NAME
 from fairlead.changes.refusal import Refusal, Refused
-from fairlead.model.documents.addresses import IPAddress, seeded
+from fairlead.model.documents.addresses import IPAddress, hash_to_int
 from fairlead.model.documents.hosts import (
-    LARGEST_NUMBER,
-    MOST_HOSTS,
-    MOST_PREFIXES,
+    MAX_HOST_NUMBER,
+    MAX_HOSTS,
+    MAX_PREFIXES,
     Host,
     HostPrefix,
     address_key,
-    holding,
-    is_returned,
+    find_containing_prefix,
+    is_return_over,
     prefix_key,
     sort_key,
 )
 from fairlead.model.documents.loadbalancer import probed_address
 from fairlead.model.documents.owner import Kind, Owner
-from fairlead.model.queries.placement import balancers_behind, declared_behind
+from fairlead.model.queries.placement import find_balancers_in_prefixes, find_declared_host
 from fairlead.model.registry.changeset import Changes, apply_changes
 from fairlead.model.snapshot import Snapshot
 from fairlead.runtime.steps import Steps
 
-MOST_NAMED = 5
+MAX_LISTED_MEMBERS = 5
 """Maximum members listed in a refusal."""
 
 
@@ -61,13 +61,13 @@ class TooManyPrefixes(Refusal):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HostNumberTaken(Refusal):
+class HostNumberInUse(Refusal):
     number: int
     host: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HostNumberStays(Refusal):
+class HostNumberImmutable(Refusal):
     """The number of a declared host cannot be changed."""
 
     name: str
@@ -75,7 +75,7 @@ class HostNumberStays(Refusal):
 
 
 @dataclass(frozen=True, slots=True)
-class MemberBehind:
+class UnroutedMember:
     balancer_id: str
     address: IPAddress
 
@@ -86,11 +86,11 @@ class HasMembers(Refusal):
     refusal lists some of them."""
 
     name: str
-    members: tuple[MemberBehind, ...]
+    members: tuple[UnroutedMember, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AskedHost:
+class HostRequest:
     """Requested host. None keeps the present value; a new host gets a free number and no prefixes."""
 
     name: str
@@ -99,21 +99,21 @@ class AskedHost:
     prefixes: tuple[HostPrefix, ...] | None = None
 
 
-def put_host(snapshot: Snapshot, asked: AskedHost) -> Steps[Changes]:
+def put_host(snapshot: Snapshot, asked: HostRequest) -> Steps[Changes]:
     """Declare a host, or change a declared one."""
-    if not NAME.fullmatch(asked.name):
+    if not CHASSIS_NAME.fullmatch(asked.name):
         raise Refused(BadHostName(name=asked.name))
     old = snapshot.hosts.get(asked.name)
-    if old is None and len(snapshot.hosts) >= MOST_HOSTS:
-        raise Refused(TooManyHosts(most=MOST_HOSTS))
-    host = _asked(old, asked, _number(snapshot, old, asked))
-    if len(host.prefixes) > MOST_PREFIXES:
-        raise Refused(TooManyPrefixes(most=MOST_PREFIXES))
+    if old is None and len(snapshot.hosts) >= MAX_HOSTS:
+        raise Refused(TooManyHosts(most=MAX_HOSTS))
+    host = _make_host(old, asked, _choose_number(snapshot, old, asked))
+    if len(host.prefixes) > MAX_PREFIXES:
+        raise Refused(TooManyPrefixes(most=MAX_PREFIXES))
     if host == old:
         return Changes()
     yield from check_prefixes(snapshot, host)
     yield from check_addresses(snapshot, host)
-    changes = Changes(puts=(host,), rests_on_absence=True)
+    changes = Changes(puts=(host,), requires_unchanged_model=True)
     if old is not None:
         lost = set(old.prefixes) - set(host.prefixes)
         yield from _check_members(apply_changes(snapshot, changes, snapshot.revision), host.name, lost)
@@ -122,7 +122,7 @@ def put_host(snapshot: Snapshot, asked: AskedHost) -> Steps[Changes]:
 
 def remove_host(snapshot: Snapshot, name: str) -> Steps[Changes]:
     host = _find(snapshot, name)
-    changes = Changes(deletes=(Owner(Kind.HOST, name),), rests_on_absence=True)
+    changes = Changes(deletes=(Owner(Kind.HOST, name),), requires_unchanged_model=True)
     yield from _check_members(apply_changes(snapshot, changes, snapshot.revision), name, host.prefixes)
     return changes
 
@@ -137,10 +137,10 @@ def drain_host(snapshot: Snapshot, name: str, *, draining: bool, now: datetime) 
     return Changes(puts=(replace(host, draining=draining, returning_until=until),))
 
 
-def forget_return(snapshot: Snapshot, name: str, now: datetime) -> Changes:
+def end_return(snapshot: Snapshot, name: str, now: datetime) -> Changes:
     """End the return period of a host; no change if the host is gone, or if the period is not over."""
     host = snapshot.hosts.get(name)
-    if host is None or not is_returned(host, now):
+    if host is None or not is_return_over(host, now):
         return Changes()
     return Changes(puts=(replace(host, returning_until=None),))
 
@@ -152,7 +152,7 @@ def _find(snapshot: Snapshot, name: str) -> Host:
     return host
 
 
-def _asked(old: Host | None, asked: AskedHost, number: int) -> Host:
+def _make_host(old: Host | None, asked: HostRequest, number: int) -> Host:
     addresses, prefixes = asked.addresses, asked.prefixes
     if addresses is None:
         addresses = old.addresses if old is not None else ()
@@ -168,20 +168,20 @@ def _asked(old: Host | None, asked: AskedHost, number: int) -> Host:
     )
 
 
-def _number(snapshot: Snapshot, old: Host | None, asked: AskedHost) -> int:
+def _choose_number(snapshot: Snapshot, old: Host | None, asked: HostRequest) -> int:
     """Return the host's number. A new host's number is derived from its name, so the number of a deleted host is rarely
     reused, and nodes do not confuse the two."""
     if old is not None:
         if asked.number not in (None, old.number):
-            raise Refused(HostNumberStays(name=old.name, number=old.number))
+            raise Refused(HostNumberImmutable(name=old.name, number=old.number))
         return old.number
     if asked.number is not None:
         if asked.number in snapshot.host_numbers:
-            raise Refused(HostNumberTaken(number=asked.number, host=snapshot.host_numbers[asked.number]))
+            raise Refused(HostNumberInUse(number=asked.number, host=snapshot.host_numbers[asked.number]))
         return asked.number
-    number = seeded(asked.name) % LARGEST_NUMBER
+    number = hash_to_int(asked.name) % MAX_HOST_NUMBER
     while number + 1 in snapshot.host_numbers:
-        number = (number + 1) % LARGEST_NUMBER
+        number = (number + 1) % MAX_HOST_NUMBER
     return number + 1
 
 
@@ -189,15 +189,17 @@ def _check_members(after: Snapshot, name: str, lost: Collection[HostPrefix]) -> 
     """Check that every member in a removed prefix is routed by another host."""
     keys = {prefix_key(prefix.cidr) for prefix in lost}
     lengths = {key[:2] for key in keys}
-    found = list[MemberBehind]()
-    for balancer in (after.load_balancers[each] for each in balancers_behind(after, [each.cidr for each in lost])):
+    found = list[UnroutedMember]()
+    for balancer in (
+        after.load_balancers[each] for each in find_balancers_in_prefixes(after, [each.cidr for each in lost])
+    ):
         members = (member for pool in balancer.pools for member in pool.members)
         for address in dict.fromkeys(each for member in members for each in (member.address, probed_address(member))):
-            was_there = holding(keys, lengths, address_key(address)) is not None
-            if was_there and declared_behind(after, balancer, address) is None:
-                found.append(MemberBehind(balancer.id, address))
-        if len(found) >= MOST_NAMED:
+            was_there = find_containing_prefix(keys, lengths, address_key(address)) is not None
+            if was_there and find_declared_host(after, balancer, address) is None:
+                found.append(UnroutedMember(balancer.id, address))
+        if len(found) >= MAX_LISTED_MEMBERS:
             break
         yield
     if found:
-        raise Refused(HasMembers(name=name, members=tuple(found[:MOST_NAMED])))
+        raise Refused(HasMembers(name=name, members=tuple(found[:MAX_LISTED_MEMBERS])))

@@ -6,7 +6,7 @@ from fairlead.changes.refusal import Refusal, Refused
 
 DEFAULT_PROJECT = "default"
 """Project of callers that specify none, in front ends where callers may specify one."""
-LONGEST_PROJECT = 36
+MAX_PROJECT_ID_LENGTH = 36
 """Maximum length of a project's id, in characters (octavia, db/models.py)."""
 
 
@@ -30,7 +30,7 @@ class Identity:
         return "admin" in self.roles
 
     @property
-    def may_limit(self) -> bool:
+    def may_change_quotas(self) -> bool:
         """Whether the caller may change quotas."""
         return self.is_admin
 

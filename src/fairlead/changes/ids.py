@@ -7,7 +7,7 @@ from fairlead.changes.refusal import Refusal, Refused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IdTaken(Refusal):
+class IdInUse(Refusal):
     """The id is already used by another object."""
 
     id: str
@@ -16,4 +16,4 @@ class IdTaken(Refusal):
 def check_new(taken: Container[str], new_id: str) -> None:
     """Check that the id is not in use, in any project. Raises Refused."""
     if new_id in taken:
-        raise Refused(IdTaken(id=new_id))
+        raise Refused(IdInUse(id=new_id))

@@ -7,7 +7,7 @@ from enum import Enum, auto
 
 from fairlead.changes.refusal import Refusal, Refused
 from fairlead.model.documents.l7 import L7Comparison, L7Policy, L7Rule, L7RuleType
-from fairlead.model.documents.sizes import RULES
+from fairlead.model.documents.sizes import MAX_L7RULES
 
 COMPARISONS: Mapping[L7RuleType, Set[L7Comparison]] = {
     **dict.fromkeys(L7RuleType, frozenset(L7Comparison)),
@@ -43,7 +43,7 @@ class RuleProblem(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WrongRule(Refusal):
+class InvalidRule(Refusal):
     problem: RuleProblem
     rule: L7Rule
     reason: str = ""
@@ -62,18 +62,18 @@ def check_policy(old: L7Policy | None, policy: L7Policy) -> None:
     for rule in policy.rules:
         if rule is not known.get(rule.id):
             check_rule(rule)
-    if len(policy.rules) > RULES:
-        raise Refused(TooManyRules(policy_id=policy.id, most=RULES))
+    if len(policy.rules) > MAX_L7RULES:
+        raise Refused(TooManyRules(policy_id=policy.id, most=MAX_L7RULES))
 
 
 def check_rule(rule: L7Rule) -> None:
     """Check a rule. Raises Refused."""
     problem = _problem(rule)
     if problem is not None:
-        raise Refused(problem if isinstance(problem, WrongRule) else WrongRule(problem=problem, rule=rule))
+        raise Refused(problem if isinstance(problem, InvalidRule) else InvalidRule(problem=problem, rule=rule))
 
 
-def _problem(rule: L7Rule) -> RuleProblem | WrongRule | None:
+def _problem(rule: L7Rule) -> RuleProblem | InvalidRule | None:
     if not rule.value:
         return RuleProblem.NO_VALUE
     match rule.type:
@@ -93,21 +93,21 @@ def _problem(rule: L7Rule) -> RuleProblem | WrongRule | None:
             return _wrong_certificate(rule)
 
 
-def _wrong_value(rule: L7Rule, allowed: re.Pattern[str]) -> RuleProblem | WrongRule | None:
+def _wrong_value(rule: L7Rule, allowed: re.Pattern[str]) -> RuleProblem | InvalidRule | None:
     if rule.compare_type is L7Comparison.REGEX:
         return _wrong_expression(rule)
     return None if allowed.fullmatch(rule.value) else RuleProblem.BAD_VALUE
 
 
-def _wrong_expression(rule: L7Rule) -> WrongRule | None:
+def _wrong_expression(rule: L7Rule) -> InvalidRule | None:
     try:
         re.compile(rule.value)
     except (re.error, OverflowError, RecursionError) as error:
-        return WrongRule(problem=RuleProblem.BAD_EXPRESSION, rule=rule, reason=str(error))
+        return InvalidRule(problem=RuleProblem.BAD_EXPRESSION, rule=rule, reason=str(error))
     return None
 
 
-def _wrong_field(rule: L7Rule) -> RuleProblem | WrongRule | None:
+def _wrong_field(rule: L7Rule) -> RuleProblem | InvalidRule | None:
     if not rule.key:
         return RuleProblem.NO_FIELD_OR_VALUE
     if not _DN_FIELD.fullmatch(rule.key):

@@ -9,11 +9,11 @@ from fairlead.changes.tls_checks import complete_listener_tls
 from fairlead.model.documents import loadbalancer as lb
 from fairlead.model.documents.addresses import IPAddress, IPNetwork
 from fairlead.model.documents.port_ranges import PortRange, expand
-from fairlead.model.documents.quota import Counted
+from fairlead.model.documents.quota import QuotaResource
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PortInUse(Refusal):
+class ListenerPortInUse(Refusal):
     """Another listener already has the port."""
 
     protocol: lb.ListenerProtocol
@@ -37,21 +37,21 @@ class WrongPoolProtocol(Refusal):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeadsNowhere(Refusal):
+class PoolsNotSupported(Refusal):
     """A listener of this protocol serves its own responses: it has no pools and no policies."""
 
     protocol: lb.ListenerProtocol
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RawOfOther(Refusal):
+class RawMatchNotSupported(Refusal):
     """Matching of first bytes is only possible for TCP listeners."""
 
     protocol: lb.ListenerProtocol
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CidrOfOtherVersion(Refusal):
+class CidrIpVersionMismatch(Refusal):
     """No VIP has the IP version of the allowed CIDR."""
 
     cidr: IPNetwork
@@ -83,13 +83,13 @@ def check_listener(
     for port in numbers:
         other = ports.get((transport, port))
         if other is not None:
-            raise Refused(PortInUse(protocol=other.protocol, port=port))
+            raise Refused(ListenerPortInUse(protocol=other.protocol, port=port))
         ports[transport, port] = listener
     if listener.raw is not None and listener.protocol is not lb.ListenerProtocol.TCP:
-        raise Refused(RawOfOther(protocol=listener.protocol))
+        raise Refused(RawMatchNotSupported(protocol=listener.protocol))
     for cidr in listener.allowed_cidrs:
         if cidr.version not in balancer.ip_versions:
-            raise Refused(CidrOfOtherVersion(cidr=cidr, vips=tuple(vip.address for vip in balancer.vips)))
+            raise Refused(CidrIpVersionMismatch(cidr=cidr, vips=tuple(vip.address for vip in balancer.vips)))
 
 
 def _check_ports(listener: lb.Listener) -> None:
@@ -101,7 +101,7 @@ def _check_ports(listener: lb.Listener) -> None:
 def check_pool_protocol(listener: lb.Listener, protocol: lb.PoolProtocol) -> None:
     """Check that the listener can use pools with this protocol. Raises Refused."""
     if listener.protocol is lb.ListenerProtocol.PROMETHEUS:
-        raise Refused(LeadsNowhere(protocol=listener.protocol))
+        raise Refused(PoolsNotSupported(protocol=listener.protocol))
     if protocol not in lb.POOL_PROTOCOLS[listener.protocol]:
         raise Refused(WrongPoolProtocol(listener=listener.protocol, pool=protocol))
 
@@ -110,11 +110,11 @@ def check_pools_of(balancer: lb.LoadBalancer, listener: lb.Listener) -> None:
     """Whether the listener may lead to the pools that it and its policies name. Raises Refused."""
     redirects = [policy.redirect_pool_id for policy in listener.l7policies]
     if listener.protocol is lb.ListenerProtocol.PROMETHEUS and (listener.default_pool_id or redirects):
-        raise Refused(LeadsNowhere(protocol=listener.protocol))
+        raise Refused(PoolsNotSupported(protocol=listener.protocol))
     for pool_id in (listener.default_pool_id, *redirects):
         if pool_id is None:
             continue
         pool = lb.find_pool(balancer, pool_id)
         if pool is None:
-            raise Refused(NoSuch(what=Counted.POOL, id=pool_id))
+            raise Refused(NoSuch(what=QuotaResource.POOL, id=pool_id))
         check_pool_protocol(listener, pool.protocol)

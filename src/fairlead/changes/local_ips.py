@@ -16,11 +16,11 @@ from fairlead.changes.access import NotFound, Verb
 from fairlead.changes.addresses import AddressOutsideNetwork, choose_mac, choose_service_address, choose_subnet
 from fairlead.changes.identity import Identity
 from fairlead.changes.ids import check_new
-from fairlead.changes.monitor_checks import ProbesTooOften
-from fairlead.changes.networks import check_plain
+from fairlead.changes.monitor_checks import DelayTooShort
+from fairlead.changes.networks import check_not_announced
 from fairlead.changes.probe_ports import make_probe_ports
 from fairlead.changes.refusal import Refusal, Refused
-from fairlead.changes.resources import revised
+from fairlead.changes.resources import with_update_time
 from fairlead.model.documents.addresses import IPAddress, is_usable
 from fairlead.model.documents.indexes import NO_IDS, Ids
 from fairlead.model.documents.loadbalancer import MonitorType
@@ -33,7 +33,7 @@ from fairlead.model.documents.local_ip import (
 )
 from fairlead.model.documents.network import Network, Port, PortUse, Resource
 from fairlead.model.documents.owner import Kind, Owner
-from fairlead.model.documents.sizes import UDP_CONNECT_DELAY
+from fairlead.model.documents.sizes import MIN_UDP_CONNECT_DELAY_SECONDS
 from fairlead.model.registry.changeset import Changes
 from fairlead.model.snapshot import Snapshot
 
@@ -82,7 +82,7 @@ class NetworkIsExternal(Refusal):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PortNotMachines(Refusal):
+class PortIsNotMachine(Refusal):
     """The port is not a machine's."""
 
     port_id: str
@@ -90,14 +90,14 @@ class PortNotMachines(Refusal):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PortOfOtherProject(Refusal):
+class LocalPortOfOtherProject(Refusal):
     """The port belongs to another project, which is rejected for every caller, because a Local IP has one project."""
 
     port_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PortWithoutAddress(Refusal):
+class LocalPortWithoutAddress(Refusal):
     port_id: str
 
 
@@ -174,7 +174,7 @@ def create_local_ip(snapshot: Snapshot, asker: Identity, new: NewLocalIP) -> Cha
         fallback=new.fallback,
         health_monitor=new.health_monitor,
     )
-    return Changes(puts=(*made, local_ip), reads=read_for(local_ip, port.id), rests_on_absence=True)
+    return Changes(puts=(*made, local_ip), reads=list_reads(local_ip, port.id), requires_unchanged_model=True)
 
 
 def update_local_ip(snapshot: Snapshot, asker: Identity, old: LocalIP, new: LocalIP, now: datetime) -> Changes:
@@ -182,7 +182,7 @@ def update_local_ip(snapshot: Snapshot, asker: Identity, old: LocalIP, new: Loca
     access.check_own(asker, Verb.UPDATE, old)
     if new.health_monitor != old.health_monitor:
         _check_monitor(new.health_monitor)
-    new = revised(old, new, now)
+    new = with_update_time(old, new, now)
     return Changes() if new == old else Changes(puts=(*make_probe_ports(snapshot, new, now), new))
 
 
@@ -202,14 +202,14 @@ def delete_local_ip(snapshot: Snapshot, asker: Identity, local_ip: LocalIP, *, f
 
 def _given_port(snapshot: Snapshot, asker: Identity, new: NewLocalIP, port_id: str) -> tuple[Port, IPAddress]:
     port = snapshot.ports.get(port_id)
-    if port is None or not access.sees_port(snapshot, asker, port):
+    if port is None or not access.can_see_port(snapshot, asker, port):
         raise Refused(NoLocalPort(port_id=port_id))
     _check_internal(snapshot.networks[port.network_id])
     check_port(port, new.project_id)
-    address = one_of(port, [fixed.address for fixed in port.fixed_ips], new.address)
-    if any(each.address == address for each in local_ips_of(snapshot.port_local_ips, snapshot, port.id)):
+    address = choose_port_address(port, [fixed.address for fixed in port.fixed_ips], new.address)
+    if any(each.address == address for each in list_local_ips(snapshot.port_local_ips, snapshot, port.id)):
         raise Refused(LocalIPExists(address=address, network_id=port.network_id))
-    for other in local_ips_of(snapshot.replica_local_ips, snapshot, port.id):
+    for other in list_local_ips(snapshot.replica_local_ips, snapshot, port.id):
         replica = find_association(other, port.id)
         if replica is not None and replica.address == address:
             raise Refused(LocalIPAsReplica(address=address, local_ip_id=other.id))
@@ -228,7 +228,7 @@ def _new_port(snapshot: Snapshot, asker: Identity, new: NewLocalIP, network_id: 
         raise Refused(NetworkWithoutSubnet(network_id=network.id))
     if new.address is not None and not any(is_usable(new.address, subnet.cidr) for subnet in network.subnets):
         raise Refused(AddressOutsideNetwork(address=new.address, network_id=network.id))
-    subnet = choose_subnet(snapshot, _where_to_look(network, new.address), new.address)
+    subnet = choose_subnet(snapshot, _with_preferred_ip_version(network, new.address), new.address)
     return Port(
         id=new.new_port_id,
         project_id=new.project_id,
@@ -242,7 +242,7 @@ def _new_port(snapshot: Snapshot, asker: Identity, new: NewLocalIP, network_id: 
     )
 
 
-def _where_to_look(network: Network, address: IPAddress | None) -> Network:
+def _with_preferred_ip_version(network: Network, address: IPAddress | None) -> Network:
     """Return the network with subnets of one IP version, IPv4 if it has any, unless the request has an address. The
     choice does not depend on free addresses."""
     version = min(subnet.cidr.version for subnet in network.subnets)
@@ -253,21 +253,21 @@ def _where_to_look(network: Network, address: IPAddress | None) -> Network:
 def _check_internal(network: Network) -> None:
     if network.external:
         raise Refused(NetworkIsExternal(network_id=network.id))
-    check_plain(network)
+    check_not_announced(network)
 
 
 def check_port(port: Port, project_id: str) -> None:
     """Check that the port can have the address of a Local IP of this project, or be its replica. Raises Refused."""
     if port.project_id != project_id:
-        raise Refused(PortOfOtherProject(port_id=port.id))
+        raise Refused(LocalPortOfOtherProject(port_id=port.id))
     if port.use is not PortUse.MACHINE:
-        raise Refused(PortNotMachines(port_id=port.id, use=port.use))
+        raise Refused(PortIsNotMachine(port_id=port.id, use=port.use))
 
 
-def one_of(port: Port, addresses: list[IPAddress], wanted: IPAddress | None) -> IPAddress:
+def choose_port_address(port: Port, addresses: list[IPAddress], wanted: IPAddress | None) -> IPAddress:
     """Return the port's address that is meant. Raises Refused."""
     if not addresses:
-        raise Refused(PortWithoutAddress(port_id=port.id))
+        raise Refused(LocalPortWithoutAddress(port_id=port.id))
     if wanted is None and len(addresses) > 1:
         raise Refused(PortWithManyAddresses(port_id=port.id))
     if wanted is not None and wanted not in addresses:
@@ -276,16 +276,20 @@ def one_of(port: Port, addresses: list[IPAddress], wanted: IPAddress | None) -> 
 
 
 def _check_monitor(monitor: ReplicaMonitor | None) -> None:
-    if monitor is not None and monitor.type is MonitorType.UDP_CONNECT and monitor.delay < UDP_CONNECT_DELAY:
-        raise Refused(ProbesTooOften(type=monitor.type, delay=monitor.delay, least=UDP_CONNECT_DELAY))
+    if (
+        monitor is not None
+        and monitor.type is MonitorType.UDP_CONNECT
+        and monitor.delay < MIN_UDP_CONNECT_DELAY_SECONDS
+    ):
+        raise Refused(DelayTooShort(type=monitor.type, delay=monitor.delay, least=MIN_UDP_CONNECT_DELAY_SECONDS))
 
 
 # Dependencies of a decision
 
 
-def local_ips_of(index: Map[str, Ids], snapshot: Snapshot, port_id: str) -> Iterator[LocalIP]:
+def list_local_ips(index: Map[str, Ids], snapshot: Snapshot, port_id: str) -> Iterator[LocalIP]:
     return (snapshot.local_ips[each] for each in index.get(port_id, NO_IDS))
 
 
-def read_for(local_ip: LocalIP, port_id: str) -> tuple[Owner, ...]:
+def list_reads(local_ip: LocalIP, port_id: str) -> tuple[Owner, ...]:
     return Owner(Kind.NETWORK, local_ip.network_id), Owner(Kind.PORT, port_id)

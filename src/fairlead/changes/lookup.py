@@ -6,7 +6,7 @@ from fairlead.changes.identity import Identity
 from fairlead.changes.refusal import Refusal, Refused
 from fairlead.model.documents import loadbalancer as lb
 from fairlead.model.documents.l7 import L7Policy, L7Rule
-from fairlead.model.documents.quota import Counted
+from fairlead.model.documents.quota import QuotaResource
 from fairlead.model.snapshot import Snapshot
 
 
@@ -14,7 +14,7 @@ from fairlead.model.snapshot import Snapshot
 class NoSuch(Refusal):
     """No load balancer or part has this id."""
 
-    what: Counted
+    what: QuotaResource
     id: str
 
 
@@ -29,7 +29,7 @@ def find_load_balancer(snapshot: Snapshot, balancer_id: str, who: Identity) -> l
     """Return a load balancer that the caller may see. All lookups here raise Refused."""
     balancer = snapshot.load_balancers.get(balancer_id)
     if balancer is None or lb.is_forward(balancer):
-        raise Refused(NoSuch(what=Counted.LOAD_BALANCER, id=balancer_id))
+        raise Refused(NoSuch(what=QuotaResource.LOAD_BALANCER, id=balancer_id))
     if not who.may_see(balancer.project_id):
         raise Refused(NotTheirs(project_id=balancer.project_id))
     return balancer
@@ -38,7 +38,7 @@ def find_load_balancer(snapshot: Snapshot, balancer_id: str, who: Identity) -> l
 def find_listener(snapshot: Snapshot, listener_id: str, who: Identity) -> tuple[lb.LoadBalancer, lb.Listener]:
     owner = snapshot.listener_owner.get(listener_id)
     if owner is None:
-        raise Refused(NoSuch(what=Counted.LISTENER, id=listener_id))
+        raise Refused(NoSuch(what=QuotaResource.LISTENER, id=listener_id))
     balancer = find_load_balancer(snapshot, owner, who)
     return balancer, next(listener for listener in balancer.listeners if listener.id == listener_id)
 
@@ -46,7 +46,7 @@ def find_listener(snapshot: Snapshot, listener_id: str, who: Identity) -> tuple[
 def find_pool(snapshot: Snapshot, pool_id: str, who: Identity) -> tuple[lb.LoadBalancer, lb.Pool]:
     owner = snapshot.pool_owner.get(pool_id)
     if owner is None:
-        raise Refused(NoSuch(what=Counted.POOL, id=pool_id))
+        raise Refused(NoSuch(what=QuotaResource.POOL, id=pool_id))
     balancer = find_load_balancer(snapshot, owner, who)
     return balancer, next(pool for pool in balancer.pools if pool.id == pool_id)
 
@@ -54,7 +54,7 @@ def find_pool(snapshot: Snapshot, pool_id: str, who: Identity) -> tuple[lb.LoadB
 def find_member(pool: lb.Pool, member_id: str) -> lb.Member:
     member = lb.find_member(pool, member_id)
     if member is None:
-        raise Refused(NoSuch(what=Counted.MEMBER, id=member_id))
+        raise Refused(NoSuch(what=QuotaResource.MEMBER, id=member_id))
     return member
 
 
@@ -63,7 +63,7 @@ def find_monitor(
 ) -> tuple[lb.LoadBalancer, lb.Pool, lb.HealthMonitor]:
     owner = snapshot.monitor_owner.get(monitor_id)
     if owner is None:
-        raise Refused(NoSuch(what=Counted.HEALTH_MONITOR, id=monitor_id))
+        raise Refused(NoSuch(what=QuotaResource.HEALTH_MONITOR, id=monitor_id))
     balancer = find_load_balancer(snapshot, owner, who)
     return next(
         (balancer, pool, pool.health_monitor)
@@ -75,7 +75,7 @@ def find_monitor(
 def find_policy(snapshot: Snapshot, policy_id: str, who: Identity) -> tuple[lb.LoadBalancer, lb.Listener, L7Policy]:
     owner = snapshot.l7policy_owner.get(policy_id)
     if owner is None:
-        raise Refused(NoSuch(what=Counted.L7POLICY, id=policy_id))
+        raise Refused(NoSuch(what=QuotaResource.L7POLICY, id=policy_id))
     balancer = find_load_balancer(snapshot, owner, who)
     found = ((listener, lb.find_policy(listener, policy_id)) for listener in balancer.listeners)
     return next((balancer, listener, policy) for listener, policy in found if policy)
@@ -84,7 +84,7 @@ def find_policy(snapshot: Snapshot, policy_id: str, who: Identity) -> tuple[lb.L
 def find_rule(policy: L7Policy, rule_id: str) -> L7Rule:
     found = next((rule for rule in policy.rules if rule.id == rule_id), None)
     if found is None:
-        raise Refused(NoSuch(what=Counted.L7RULE, id=rule_id))
+        raise Refused(NoSuch(what=QuotaResource.L7RULE, id=rule_id))
     return found
 
 

@@ -23,6 +23,6 @@ def check_manager(network: Network | None) -> None:
         raise Refused(ManagedElsewhere(network=network.name, writer=network.writer))
 
 
-def say_managed(why: ManagedElsewhere) -> str:
+def describe_managed_elsewhere(why: ManagedElsewhere) -> str:
     """Return the text of this refusal; all APIs use the same one."""
     return f"network {why.network} is managed by {why.writer.program}"

@@ -7,13 +7,13 @@ from fairlead.changes.refusal import Refusal, Refused
 from fairlead.model.documents.addresses import IPAddress
 from fairlead.model.documents.loadbalancer import LoadBalancer, Member
 from fairlead.model.documents.owner import Kind, Owner
-from fairlead.model.queries.placement import declared_behind, may_be_behind
+from fairlead.model.queries.placement import find_declared_host, find_member_host
 from fairlead.model.snapshot import Snapshot, member_network
 from fairlead.runtime.steps import Steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BehindNoHost(Refusal):
+class MemberNotRouted(Refusal):
     """No host routes the member, or its prefix belongs to another project. The two cases are not distinguished, so
     tenants cannot discover other projects' prefixes. The same check applies to the monitor address, because agents must
     not probe other projects' machines."""
@@ -24,7 +24,7 @@ class BehindNoHost(Refusal):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IsAHost(Refusal):
+class MemberIsHostAddress(Refusal):
     """The address is the host's own, and no operator has declared it for members.
     Only projects that may use the prefix get this refusal."""
 
@@ -34,7 +34,7 @@ class IsAHost(Refusal):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OnASubnet(Refusal):
+class MemberSubnetNotSupported(Refusal):
     """Members behind hosts are identified by their address alone. This one has a subnet of another network than the
     VIP's, where the address may be another machine."""
 
@@ -42,7 +42,7 @@ class OnASubnet(Refusal):
     provider: str
 
 
-def hosts_of_members(snapshot: Snapshot, old: LoadBalancer | None, wanted: LoadBalancer) -> Steps[tuple[Owner, ...]]:
+def find_routing_hosts(snapshot: Snapshot, old: LoadBalancer | None, wanted: LoadBalancer) -> Steps[tuple[Owner, ...]]:
     """Return the hosts that route new members and changed addresses: these must not change before the commit.
     Raises Refused."""
     known = {member.id: member for pool in old.pools for member in pool.members} if old is not None else {}
@@ -51,10 +51,10 @@ def hosts_of_members(snapshot: Snapshot, old: LoadBalancer | None, wanted: LoadB
         for member in pool.members:
             _check_subnet(snapshot, wanted, known.get(member.id), member)
             for address, is_probed in _new_addresses(known.get(member.id), member):
-                host = may_be_behind(snapshot, wanted, address)
+                host = find_member_host(snapshot, wanted, address)
                 if host is None:
-                    is_own = declared_behind(snapshot, wanted, address) is not None
-                    why = IsAHost if is_own else BehindNoHost
+                    is_own = find_declared_host(snapshot, wanted, address) is not None
+                    why = MemberIsHostAddress if is_own else MemberNotRouted
                     raise Refused(why(address=address, provider=wanted.provider, is_probed=is_probed))
                 hosts[host.name] = Owner(Kind.HOST, host.name)
         yield
@@ -65,7 +65,7 @@ def _check_subnet(snapshot: Snapshot, wanted: LoadBalancer, old: Member | None, 
     if member.subnet_id is None or (old is not None and old.subnet_id == member.subnet_id):
         return
     if member_network(snapshot, wanted, member) != wanted.vip.network_id:
-        raise Refused(OnASubnet(subnet_id=member.subnet_id, provider=wanted.provider))
+        raise Refused(MemberSubnetNotSupported(subnet_id=member.subnet_id, provider=wanted.provider))
 
 
 def _new_addresses(old: Member | None, member: Member) -> Iterator[tuple[IPAddress, bool]]:

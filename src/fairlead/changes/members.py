@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from fairlead.changes.caller import Asker
+from fairlead.changes.caller import ChangeContext
 from fairlead.changes.lookup import find_member
 from fairlead.changes.pools import find_pool_to_change, put_pool
 from fairlead.model.documents.loadbalancer import Member
@@ -12,12 +12,12 @@ from fairlead.model.snapshot import Snapshot
 from fairlead.runtime.steps import Steps
 
 
-def create_member(snapshot: Snapshot, asker: Asker, pool_id: str, member: Member) -> Steps[Changes]:
+def create_member(snapshot: Snapshot, asker: ChangeContext, pool_id: str, member: Member) -> Steps[Changes]:
     balancer, pool = find_pool_to_change(snapshot, pool_id, asker)
     return put_pool(snapshot, asker, balancer, pool, replace(pool, members=(*pool.members, member)))
 
 
-def update_member(snapshot: Snapshot, asker: Asker, pool_id: str, member: Member) -> Steps[Changes]:
+def update_member(snapshot: Snapshot, asker: ChangeContext, pool_id: str, member: Member) -> Steps[Changes]:
     """Replace the member with this id."""
     balancer, pool = find_pool_to_change(snapshot, pool_id, asker)
     old, changed = find_member(pool, member.id), replace(member, updated_at=asker.now)
@@ -25,14 +25,16 @@ def update_member(snapshot: Snapshot, asker: Asker, pool_id: str, member: Member
     return put_pool(snapshot, asker, balancer, pool, replace(pool, members=members))
 
 
-def delete_member(snapshot: Snapshot, asker: Asker, pool_id: str, member_id: str) -> Steps[Changes]:
+def delete_member(snapshot: Snapshot, asker: ChangeContext, pool_id: str, member_id: str) -> Steps[Changes]:
     balancer, pool = find_pool_to_change(snapshot, pool_id, asker)
     gone = find_member(pool, member_id)
     members = tuple([other for other in pool.members if other is not gone])
     return put_pool(snapshot, asker, balancer, pool, replace(pool, members=members))
 
 
-def replace_members(snapshot: Snapshot, asker: Asker, pool_id: str, members: Sequence[Member]) -> Steps[Changes]:
+def replace_members(
+    snapshot: Snapshot, asker: ChangeContext, pool_id: str, members: Sequence[Member]
+) -> Steps[Changes]:
     """Replace all members of the pool. Members are matched by id."""
     balancer, pool = find_pool_to_change(snapshot, pool_id, asker)
     known = {member.id: member for member in pool.members}

@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 
 from fairlead.changes.refusal import Refusal, Refused
-from fairlead.model.documents.loadbalancer import DATAGRAMS, HealthMonitor, MonitorType, PoolProtocol
-from fairlead.model.documents.sizes import UDP_CONNECT_DELAY
+from fairlead.model.documents.loadbalancer import DATAGRAM_PROTOCOLS, HealthMonitor, MonitorType, PoolProtocol
+from fairlead.model.documents.sizes import MIN_UDP_CONNECT_DELAY_SECONDS
 
-OF_DATAGRAMS = (MonitorType.UDP_CONNECT, MonitorType.SCTP, MonitorType.TCP, MonitorType.HTTP)
+DATAGRAM_MONITORS = (MonitorType.UDP_CONNECT, MonitorType.SCTP, MonitorType.TCP, MonitorType.HTTP)
 """Monitor types allowed for UDP and SCTP pools."""
-OF_STREAMS = tuple(each for each in MonitorType if each not in (MonitorType.UDP_CONNECT, MonitorType.SCTP))
+STREAM_MONITORS = tuple(each for each in MonitorType if each not in (MonitorType.UDP_CONNECT, MonitorType.SCTP))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +20,7 @@ class WrongMonitorType(Refusal):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProbesTooOften(Refusal):
+class DelayTooShort(Refusal):
     """The delay is below the minimum of `least` seconds."""
 
     type: MonitorType
@@ -40,10 +40,13 @@ class HttpWithoutHost(Refusal):
 
 def check_monitor(old: HealthMonitor | None, monitor: HealthMonitor, protocol: PoolProtocol) -> None:
     """Check a new or changed monitor; `protocol` is that of its pool. Raises Refused."""
-    if monitor.type not in (OF_DATAGRAMS if protocol in DATAGRAMS else OF_STREAMS):
+    if monitor.type not in (DATAGRAM_MONITORS if protocol in DATAGRAM_PROTOCOLS else STREAM_MONITORS):
         raise Refused(WrongMonitorType(type=monitor.type, protocol=protocol))
-    if monitor.type is MonitorType.UDP_CONNECT and min(monitor.delay, monitor.seconds_between) < UDP_CONNECT_DELAY:
-        raise Refused(ProbesTooOften(type=monitor.type, delay=monitor.delay, least=UDP_CONNECT_DELAY))
+    if (
+        monitor.type is MonitorType.UDP_CONNECT
+        and min(monitor.delay, monitor.interval_seconds) < MIN_UDP_CONNECT_DELAY_SECONDS
+    ):
+        raise Refused(DelayTooShort(type=monitor.type, delay=monitor.delay, least=MIN_UDP_CONNECT_DELAY_SECONDS))
     is_new = old is None or monitor.domain_name != old.domain_name
     if is_new and monitor.domain_name and not monitor.http_version:
         raise Refused(NoHttpVersion())

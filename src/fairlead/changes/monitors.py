@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from fairlead.changes.caller import Asker
+from fairlead.changes.caller import ChangeContext
 from fairlead.changes.lookup import check_may_change, find_monitor
 from fairlead.changes.monitor_checks import check_monitor
 from fairlead.changes.pools import find_pool_to_change, put_pool
@@ -20,7 +20,7 @@ class HasMonitor(Refusal):
     pool_id: str
 
 
-def create_monitor(snapshot: Snapshot, asker: Asker, pool_id: str, monitor: HealthMonitor) -> Steps[Changes]:
+def create_monitor(snapshot: Snapshot, asker: ChangeContext, pool_id: str, monitor: HealthMonitor) -> Steps[Changes]:
     balancer, pool = find_pool_to_change(snapshot, pool_id, asker)
     check_monitor(None, monitor, pool.protocol)
     if pool.health_monitor is not None:
@@ -28,7 +28,7 @@ def create_monitor(snapshot: Snapshot, asker: Asker, pool_id: str, monitor: Heal
     return put_pool(snapshot, asker, balancer, pool, replace(pool, health_monitor=monitor))
 
 
-def update_monitor(snapshot: Snapshot, asker: Asker, monitor: HealthMonitor) -> Steps[Changes]:
+def update_monitor(snapshot: Snapshot, asker: ChangeContext, monitor: HealthMonitor) -> Steps[Changes]:
     """Replace the health monitor with this id."""
     balancer, pool, _ = find_monitor(snapshot, monitor.id, asker.identity)
     check_may_change(balancer, asker.identity)
@@ -36,7 +36,7 @@ def update_monitor(snapshot: Snapshot, asker: Asker, monitor: HealthMonitor) -> 
     return put_pool(snapshot, asker, balancer, pool, replace(pool, health_monitor=changed))
 
 
-def delete_monitor(snapshot: Snapshot, asker: Asker, monitor_id: str) -> Steps[Changes]:
+def delete_monitor(snapshot: Snapshot, asker: ChangeContext, monitor_id: str) -> Steps[Changes]:
     balancer, pool, _ = find_monitor(snapshot, monitor_id, asker.identity)
     check_may_change(balancer, asker.identity)
     return put_pool(snapshot, asker, balancer, pool, replace(pool, health_monitor=None))

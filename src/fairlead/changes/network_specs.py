@@ -20,7 +20,7 @@ class RouterAddress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
+class NetworkIpFamily:
     """Part of a network with one IP version."""
 
     version: int
@@ -34,26 +34,26 @@ class Family:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AskedNetwork:
+class NetworkSpec:
     name: str
     description: str = ""
     mtu: int
     uplink_id: str | None = None
     """External network of the router's gateway; None for an isolated network."""
-    families: tuple[Family, ...] = ()
+    families: tuple[NetworkIpFamily, ...] = ()
     """Sorted by IP version, each at most once."""
     nameservers: tuple[IPAddress, ...] = ()
     config: tuple[tuple[str, str], ...] = ()
     """Options as given in the request, sorted by name."""
 
 
-def describe(snapshot: Snapshot, network: Network) -> AskedNetwork:
+def describe(snapshot: Snapshot, network: Network) -> NetworkSpec:
     """Return the spec of a network, however it was created."""
     router = router_of(snapshot, network)
     gateway = None if router is None else router.gateway
     families = (_family(network, router, version) for version in VERSIONS)
-    nameservers = [server for subnet in shown_subnets(network) for server in subnet.dns_nameservers]
-    return AskedNetwork(
+    nameservers = [server for subnet in spec_subnets(network) for server in subnet.dns_nameservers]
+    return NetworkSpec(
         name=network.name,
         description=network.description,
         mtu=network.mtu,
@@ -64,12 +64,12 @@ def describe(snapshot: Snapshot, network: Network) -> AskedNetwork:
     )
 
 
-def shown_subnets(network: Network) -> list[Subnet]:
+def spec_subnets(network: Network) -> list[Subnet]:
     """Return the subnets of the spec: the first one of each IP version."""
-    return [subnet for version in VERSIONS if (subnet := shown_subnet(network, version)) is not None]
+    return [subnet for version in VERSIONS if (subnet := spec_subnet(network, version)) is not None]
 
 
-def shown_subnet(network: Network, version: int) -> Subnet | None:
+def spec_subnet(network: Network, version: int) -> Subnet | None:
     return next((subnet for subnet in network.subnets if subnet.cidr.version == version), None)
 
 
@@ -79,18 +79,18 @@ def router_of(snapshot: Snapshot, network: Network) -> Router | None:
     own = snapshot.routers.get(network.router_id or "")
     if own is not None:
         return own
-    gateways = (snapshot.addresses.get((network.id, each.gateway)) for each in shown_subnets(network) if each.gateway)
+    gateways = (snapshot.addresses.get((network.id, each.gateway)) for each in spec_subnets(network) if each.gateway)
     named = (snapshot.ports[each].device_id for each in gateways if each is not None)
     joined = sorted(snapshot.network_routers.get(network.id, NO_IDS))
     return next((snapshot.routers[each] for each in (*named, *joined) if each in snapshot.routers), None)
 
 
-def _family(network: Network, router: Router | None, version: int) -> Family | None:
-    subnet = shown_subnet(network, version)
+def _family(network: Network, router: Router | None, version: int) -> NetworkIpFamily | None:
+    subnet = spec_subnet(network, version)
     if subnet is None or subnet.gateway is None:
         return None
     mode = subnet.ipv6_address_mode
-    return Family(
+    return NetworkIpFamily(
         version=version,
         router=RouterAddress(address=subnet.gateway, cidr=subnet.cidr),
         nat=router is not None and is_translated(router, version),

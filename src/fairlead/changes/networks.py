@@ -12,19 +12,19 @@ from fairlead.changes.access import Verb
 from fairlead.changes.identity import Identity
 from fairlead.changes.ids import check_new
 from fairlead.changes.refusal import Refusal, Refused
-from fairlead.changes.resources import revised, rewrite
+from fairlead.changes.resources import put_if_changed, with_update_time
 from fairlead.model.documents.indexes import NO_IDS
-from fairlead.model.documents.network import UNASKED, Network, Port, PortUse, Segment, SegmentType
+from fairlead.model.documents.network import SYSTEM_USES, Network, Port, PortUse, Segment, SegmentType
 from fairlead.model.documents.owner import Kind, Owner
 from fairlead.model.registry.changeset import Changes
 from fairlead.model.snapshot import Snapshot
 
-LEAST_MTU_IPV6 = 1280
+MIN_IPV6_MTU = 1280
 """Minimum MTU with IPv6, in bytes (RFC 8200, section 5)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AskedSegment:
+class SegmentRequest:
     """Requested provider segment; None for attributes absent from the request."""
 
     type: SegmentType | None = None
@@ -67,12 +67,12 @@ class SegmentOfInternalNetwork(Refusal):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentTaken(Refusal):
+class SegmentInUse(Refusal):
     segment: Segment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AnnouncedOnWire(Refusal):
+class AnnouncedWithSegment(Refusal):
     """An announced network cannot have a provider segment."""
 
 
@@ -135,12 +135,12 @@ class ExternalNetworkInUse(Refusal):
 
 
 def create_network(
-    snapshot: Snapshot, asker: Identity, network: Network, asked: AskedSegment, said: frozenset[str] = frozenset()
+    snapshot: Snapshot, asker: Identity, network: Network, asked: SegmentRequest, said: frozenset[str] = frozenset()
 ) -> Changes:
     """Create a network with the requested segment, if any. `said` are the fields in the request. Raises Refused."""
     access.check_owner(asker, network.project_id, Network)
     reserved = {name for name in ("shared", "external") if getattr(network, name)} | (said & {"segment"})
-    if asked != AskedSegment():
+    if asked != SegmentRequest():
         reserved.add("segment")
     access.check_fields(asker.is_admin, Verb.CREATE, Network, reserved)
     check_new(snapshot.networks, network.id)
@@ -156,14 +156,14 @@ def update_network(
     access.check_own(asker, Verb.UPDATE, old)
     reserved = {name for name in ("shared", "external") if name in said or getattr(old, name) != getattr(new, name)}
     access.check_fields(asker.is_admin, Verb.UPDATE, Network, reserved)
-    new = revised(old, new, now)
+    new = with_update_time(old, new, now)
     check_mtu(new)
     if old.shared and not new.shared and any(port.project_id != old.project_id for port in ports_on(snapshot, old)):
         raise Refused(SharingInUse(network_id=old.id))
     if new.external == old.external:
-        return rewrite(snapshot, new)
-    _check_other_side(snapshot, old)
-    return Changes(puts=(replace(new, routes=()),), rests_on_absence=True)
+        return put_if_changed(snapshot, new)
+    _check_external_change(snapshot, old)
+    return Changes(puts=(replace(new, routes=()),), requires_unchanged_model=True)
 
 
 def delete_network(snapshot: Snapshot, asker: Identity, network: Network) -> Changes:
@@ -171,16 +171,16 @@ def delete_network(snapshot: Snapshot, asker: Identity, network: Network) -> Cha
     access.check_own(asker, Verb.DELETE, network)
     access.check(asker.is_admin or not network.announced, Verb.DELETE, Network)
     ports = list(ports_on(snapshot, network))
-    if any(port.use not in UNASKED for port in ports):
+    if any(port.use not in SYSTEM_USES for port in ports):
         raise Refused(NetworkInUse(network_id=network.id))
     gone = (Owner(Kind.PORT, port.id) for port in ports)
-    return Changes(deletes=(*gone, Owner(Kind.NETWORK, network.id)), rests_on_absence=True)
+    return Changes(deletes=(*gone, Owner(Kind.NETWORK, network.id)), requires_unchanged_model=True)
 
 
-def with_segment(snapshot: Snapshot, network: Network, asked: AskedSegment) -> Network:
+def with_segment(snapshot: Snapshot, network: Network, asked: SegmentRequest) -> Network:
     """Return the network with the requested segment, which may be its present one. Raises Refused."""
     old = network.segment
-    if old is not None and asked == AskedSegment(type=old.type, physical_network=old.physical_network, tag=old.id):
+    if old is not None and asked == SegmentRequest(type=old.type, physical_network=old.physical_network, tag=old.id):
         return network
     return replace(network, segment=_segment(snapshot, network, asked))
 
@@ -191,28 +191,28 @@ def ports_on(snapshot: Snapshot, network: Network) -> Iterator[Port]:
 
 def check_mtu(network: Network) -> None:
     """Check the MTU, because IPv6 has a larger minimum than IPv4. Raises Refused."""
-    if network.mtu < LEAST_MTU_IPV6 and any(subnet.cidr.version == 6 for subnet in network.subnets):
-        raise Refused(MtuTooSmall(network_id=network.id, least=LEAST_MTU_IPV6))
+    if network.mtu < MIN_IPV6_MTU and any(subnet.cidr.version == 6 for subnet in network.subnets):
+        raise Refused(MtuTooSmall(network_id=network.id, least=MIN_IPV6_MTU))
 
 
-def check_plain(network: Network) -> None:
+def check_not_announced(network: Network) -> None:
     """Check that the network can have other objects than VIPs. Raises Refused."""
     if network.announced:
         raise Refused(AnnouncedForVips(network_id=network.id))
 
 
-def _announced(network: Network, asked: AskedSegment) -> Network:
-    if asked != AskedSegment(announced=True):
-        raise Refused(AnnouncedOnWire())
+def _announced(network: Network, asked: SegmentRequest) -> Network:
+    if asked != SegmentRequest(announced=True):
+        raise Refused(AnnouncedWithSegment())
     if network.external:
         raise Refused(AnnouncedExternal())
     return replace(network, announced=True)
 
 
-def _segment(snapshot: Snapshot, network: Network, asked: AskedSegment) -> Segment | None:
+def _segment(snapshot: Snapshot, network: Network, asked: SegmentRequest) -> Segment | None:
     """Return the requested segment if it is consistent and free. Raises Refused."""
     if asked.type is None:
-        if asked != AskedSegment():
+        if asked != SegmentRequest():
             raise Refused(SegmentWithoutType())
         return None
     if asked.type is SegmentType.FLAT and asked.tag is not None:
@@ -225,11 +225,11 @@ def _segment(snapshot: Snapshot, network: Network, asked: AskedSegment) -> Segme
         raise Refused(SegmentOfInternalNetwork(network_id=network.id))
     segment = Segment(type=asked.type, physical_network=asked.physical_network, id=asked.tag)
     if segment in snapshot.segments:
-        raise Refused(SegmentTaken(segment=segment))
+        raise Refused(SegmentInUse(segment=segment))
     return segment
 
 
-def _check_other_side(snapshot: Snapshot, network: Network) -> None:
+def _check_external_change(snapshot: Snapshot, network: Network) -> None:
     """Check that a network can become external, or internal. Raises Refused."""
     if network.announced:
         raise Refused(AnnouncedExternal())

@@ -10,10 +10,10 @@ from datetime import datetime
 
 from fairlead.changes.refusal import Refusal, Refused
 from fairlead.model.documents.enrolment import (
-    LONGEST_CHASSIS,
-    MOST_ISSUED,
-    MOST_NODE_TOKENS,
-    MOST_NODES,
+    MAX_CERTIFICATES_PER_NODE,
+    MAX_CHASSIS_NAME_LENGTH,
+    MAX_NODE_TOKENS,
+    MAX_NODES,
     IssuedCertificate,
     Node,
     NodeToken,
@@ -22,7 +22,7 @@ from fairlead.model.documents.owner import Kind, Owner
 from fairlead.model.registry.changeset import Changes
 from fairlead.model.snapshot import Snapshot
 
-NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{LONGEST_CHASSIS - 1}}}")
+CHASSIS_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{MAX_CHASSIS_NAME_LENGTH - 1}}}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,11 +59,11 @@ def chassis_of(snapshot: Snapshot, fingerprint: str, now: datetime) -> str | Non
 
 def issue_node_token(snapshot: Snapshot, token: NodeToken, now: datetime) -> Changes:
     """Issue a token. It replaces the chassis's previous token; expired tokens are deleted."""
-    if not NAME.fullmatch(token.chassis):
+    if not CHASSIS_NAME.fullmatch(token.chassis):
         raise Refused(BadChassisName(name=token.chassis))
     over = [each for each in snapshot.node_tokens.values() if each.expires_at <= now and each.chassis != token.chassis]
-    if len(snapshot.node_tokens) - len(over) >= MOST_NODE_TOKENS:
-        raise Refused(TooManyNodes(most=MOST_NODE_TOKENS))
+    if len(snapshot.node_tokens) - len(over) >= MAX_NODE_TOKENS:
+        raise Refused(TooManyNodes(most=MAX_NODE_TOKENS))
     return Changes(puts=(token,), deletes=tuple(Owner(Kind.NODE_TOKEN, each.chassis) for each in over))
 
 
@@ -79,8 +79,8 @@ def enrol_node(snapshot: Snapshot, digest: str, certificate: IssuedCertificate, 
     """Enrol a node with this certificate only, and delete the token.
     A node that is enrolled again loses its previous certificates."""
     token = find_node_token(snapshot, digest, now)
-    if token.chassis not in snapshot.nodes and len(snapshot.nodes) >= MOST_NODES:
-        raise Refused(TooManyNodes(most=MOST_NODES))
+    if token.chassis not in snapshot.nodes and len(snapshot.nodes) >= MAX_NODES:
+        raise Refused(TooManyNodes(most=MAX_NODES))
     node = Node(name=token.chassis, enrolled_at=now, certificates=(certificate,))
     return Changes(puts=(node,), deletes=(Owner(Kind.NODE_TOKEN, token.chassis),))
 
@@ -91,7 +91,7 @@ def renew_node(snapshot: Snapshot, name: str, certificate: IssuedCertificate, no
     if node is None:
         raise Refused(NoSuchNode(name=name))
     good = [each for each in node.certificates if now <= each.not_after]
-    return Changes(puts=(replace(node, certificates=(*good, certificate)[-MOST_ISSUED:]),))
+    return Changes(puts=(replace(node, certificates=(*good, certificate)[-MAX_CERTIFICATES_PER_NODE:]),))
 
 
 def revoke_node(snapshot: Snapshot, name: str) -> Changes:

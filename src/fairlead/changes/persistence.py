@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from fairlead.changes.refusal import Refusal, Refused
 from fairlead.model.documents.loadbalancer import (
-    DATAGRAMS,
+    DATAGRAM_PROTOCOLS,
     AppCookiePersistence,
     HttpCookiePersistence,
     PersistenceType,
@@ -18,14 +18,14 @@ COOKIE_NAME = re.compile(r"[!#$%&'*+\-.0-9^_`a-z|~]+", re.ASCII | re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CookiesOfDatagrams(Refusal):
+class CookiePersistenceNotSupported(Refusal):
     """Cookie persistence is not possible for UDP and SCTP pools."""
 
     type: PersistenceType
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TimeoutOfStreams(Refusal):
+class PersistenceTimeoutNotSupported(Refusal):
     """Timeout and granularity are only valid for UDP and SCTP pools, because TCP connections have an end."""
 
 
@@ -39,11 +39,11 @@ def check_persistence(pool: Pool) -> None:
     match pool.persistence:
         case None:
             return
-        case HttpCookiePersistence() | AppCookiePersistence() if pool.protocol in DATAGRAMS:
-            raise Refused(CookiesOfDatagrams(type=pool.persistence.type))
+        case HttpCookiePersistence() | AppCookiePersistence() if pool.protocol in DATAGRAM_PROTOCOLS:
+            raise Refused(CookiePersistenceNotSupported(type=pool.persistence.type))
         case AppCookiePersistence() if not COOKIE_NAME.fullmatch(pool.persistence.cookie_name):
             raise Refused(BadCookieName(name=pool.persistence.cookie_name))
         case SourceIpPersistence(timeout=None, granularity=None):
             return
-        case SourceIpPersistence() if pool.protocol not in DATAGRAMS:
-            raise Refused(TimeoutOfStreams())
+        case SourceIpPersistence() if pool.protocol not in DATAGRAM_PROTOCOLS:
+            raise Refused(PersistenceTimeoutNotSupported())

@@ -2,14 +2,14 @@
 
 from dataclasses import dataclass, replace
 
-from fairlead.changes.balancers import check_part_on_its_way, find_to_change, put, put_part
-from fairlead.changes.caller import Asker
+from fairlead.changes.balancers import check_part_not_pending, find_to_change, put, put_part
+from fairlead.changes.caller import ChangeContext
 from fairlead.changes.listener_checks import check_pool_protocol
 from fairlead.changes.listeners import find_listener_to_change
 from fairlead.changes.lookup import check_may_change, find_pool
 from fairlead.changes.refusal import Refusal, Refused
 from fairlead.model.documents import loadbalancer as lb
-from fairlead.model.documents.quota import Counted
+from fairlead.model.documents.quota import QuotaResource
 from fairlead.model.registry.changeset import Changes
 from fairlead.model.snapshot import Snapshot
 from fairlead.runtime.steps import Steps
@@ -30,7 +30,7 @@ class PoolInUse(Refusal):
     policy_id: str
 
 
-def find_pool_to_change(snapshot: Snapshot, pool_id: str, asker: Asker) -> tuple[lb.LoadBalancer, lb.Pool]:
+def find_pool_to_change(snapshot: Snapshot, pool_id: str, asker: ChangeContext) -> tuple[lb.LoadBalancer, lb.Pool]:
     """Return a pool that the caller may change. Raises Refused."""
     balancer, pool = find_pool(snapshot, pool_id, asker.identity)
     check_may_change(balancer, asker.identity)
@@ -38,7 +38,7 @@ def find_pool_to_change(snapshot: Snapshot, pool_id: str, asker: Asker) -> tuple
 
 
 def create_pool(
-    snapshot: Snapshot, asker: Asker, balancer_id: str, pool: lb.Pool, listener_id: str | None = None
+    snapshot: Snapshot, asker: ChangeContext, balancer_id: str, pool: lb.Pool, listener_id: str | None = None
 ) -> Steps[Changes]:
     """Create a pool, as the default pool of the listener if one is given."""
     balancer = find_to_change(snapshot, balancer_id, asker)
@@ -53,13 +53,13 @@ def create_pool(
     return put_part(snapshot, asker, balancer)
 
 
-def update_pool(snapshot: Snapshot, asker: Asker, pool: lb.Pool) -> Steps[Changes]:
+def update_pool(snapshot: Snapshot, asker: ChangeContext, pool: lb.Pool) -> Steps[Changes]:
     """Replace the pool with this id."""
     balancer, _ = find_pool_to_change(snapshot, pool.id, asker)
     return put_part(snapshot, asker, lb.replace_pool(balancer, replace(pool, updated_at=asker.now)))
 
 
-def delete_pool(snapshot: Snapshot, asker: Asker, pool_id: str) -> Steps[Changes]:
+def delete_pool(snapshot: Snapshot, asker: ChangeContext, pool_id: str) -> Steps[Changes]:
     """Delete a pool. Listeners that used it stay, without a default pool."""
     balancer, pool = find_pool_to_change(snapshot, pool_id, asker)
     for policy in (policy for listener in balancer.listeners for policy in listener.l7policies):
@@ -74,13 +74,13 @@ def delete_pool(snapshot: Snapshot, asker: Asker, pool_id: str) -> Steps[Changes
 
 
 def put_pool(
-    snapshot: Snapshot, asker: Asker, balancer: lb.LoadBalancer, old: lb.Pool, pool: lb.Pool
+    snapshot: Snapshot, asker: ChangeContext, balancer: lb.LoadBalancer, old: lb.Pool, pool: lb.Pool
 ) -> Steps[Changes]:
     """Replace a pool with changed members or monitor.
     The check for a PENDING pool precedes that of the load balancer."""
     yield
     changed = lb.replace_pool(balancer, replace(pool, updated_at=asker.now))
     changes = yield from put(snapshot, asker, changed)
-    check_part_on_its_way(snapshot, asker, balancer, Counted.POOL, old)
-    check_part_on_its_way(snapshot, asker, balancer)
+    check_part_not_pending(snapshot, asker, balancer, QuotaResource.POOL, old)
+    check_part_not_pending(snapshot, asker, balancer)
     return changes

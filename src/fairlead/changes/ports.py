@@ -9,21 +9,30 @@ from datetime import datetime
 
 from fairlead.changes import access
 from fairlead.changes.access import Verb
-from fairlead.changes.addresses import AskedAddress, Holder, choose_fixed_ips, choose_mac
+from fairlead.changes.addresses import AddressHolder, AddressRequest, choose_fixed_ips, choose_mac
 from fairlead.changes.identity import Identity
 from fairlead.changes.ids import check_new
-from fairlead.changes.networks import check_plain
+from fairlead.changes.networks import check_not_announced
 from fairlead.changes.refusal import Refusal, Refused
-from fairlead.changes.resources import revised
+from fairlead.changes.resources import with_update_time
 from fairlead.model.documents.addresses import IPAddress
 from fairlead.model.documents.indexes import NO_IDS
 from fairlead.model.documents.local_ip import LocalIP, is_replica, without_replica
-from fairlead.model.documents.network import UNASKED, FloatingIP, Network, Port, PortUse, Resource, is_reached, release
+from fairlead.model.documents.network import (
+    SYSTEM_USES,
+    FloatingIP,
+    Network,
+    Port,
+    PortUse,
+    Resource,
+    clear_destination,
+    has_destination,
+)
 from fairlead.model.documents.owner import Kind, Owner
 from fairlead.model.registry.changeset import Changes
 from fairlead.model.snapshot import Snapshot
 
-OF_NETWORK = (PortUse.ROUTER_INTERFACE, PortUse.ROUTER_GATEWAY, PortUse.FLOATING_IP, PortUse.LOCAL_IP)
+NETWORK_USES = (PortUse.ROUTER_INTERFACE, PortUse.ROUTER_GATEWAY, PortUse.FLOATING_IP, PortUse.LOCAL_IP)
 """Uses of ports that belong to a router, floating IP or Local IP, which alone changes them."""
 RESERVED_OWNER = "network:"
 """Prefix of `device_owner` values that only the network's owner may set."""
@@ -31,7 +40,7 @@ VIP_DEVICE = "lb-"
 _BALANCER = re.compile(VIP_DEVICE + "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _RESERVED = ("host", "mac_address", "port_security_enabled", "device_owner")
 """Fields that need more than the permission to have a port."""
-_SERVING = ("fixed_ips", "device_id", "device_owner")
+_FIELDS_IN_USE = ("fixed_ips", "device_id", "device_owner")
 """Fields that cannot change while the port serves another object."""
 
 
@@ -42,7 +51,7 @@ class NewPort(Resource):
     network_id: str
     mac_address: str | None = None
     """MAC; None for any free one."""
-    fixed_ips: tuple[AskedAddress, ...] | None = None
+    fixed_ips: tuple[AddressRequest, ...] | None = None
     """Addresses; None for one per IP version of the network."""
     admin_state_up: bool = True
     device_id: str = ""
@@ -50,7 +59,7 @@ class NewPort(Resource):
     host: str = ""
     port_security_enabled: bool | None = None
     """Whether port security is enabled; None: the network's default."""
-    said: frozenset[str] = frozenset()
+    request_fields: frozenset[str] = frozenset()
     """Fields in the request, with any value."""
 
 
@@ -58,9 +67,9 @@ class NewPort(Resource):
 class PortChange:
     port: Port
     """Port after the change, except its addresses."""
-    fixed_ips: tuple[AskedAddress, ...] | None = None
+    fixed_ips: tuple[AddressRequest, ...] | None = None
     """Addresses; None keeps the present ones."""
-    said: frozenset[str] = frozenset()
+    request_fields: frozenset[str] = frozenset()
     """Fields in the request, changed or not: both need the same permission."""
 
 
@@ -68,13 +77,13 @@ class PortChange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MacTaken(Refusal):
+class MacInUse(Refusal):
     network_id: str
     mac: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UseIsGiven(Refusal):
+class DeviceOwnerReserved(Refusal):
     """A request cannot set this use; it follows from the object that the port serves."""
 
     use: PortUse
@@ -96,7 +105,7 @@ class PortServesNetwork(Refusal):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PortServesUnasked(Refusal):
+class PortIsSystemPort(Refusal):
     """The port is deleted with its subnet, or when it is no longer needed."""
 
     port_id: str
@@ -142,9 +151,9 @@ def create_port(snapshot: Snapshot, asker: Identity, new: NewPort) -> Changes:
     """Create a port. Raises Refused."""
     network = access.find_network(snapshot, asker, new.network_id)
     access.check_owner(asker, new.project_id, Port)
-    access.check(access.uses_network(asker, network), Verb.CREATE, Port)
-    check_plain(network)
-    said = new.said | {name for name in _RESERVED if getattr(new, name) not in (None, "")}
+    access.check(access.can_use_network(asker, network), Verb.CREATE, Port)
+    check_not_announced(network)
+    said = new.request_fields | {name for name in _RESERVED if getattr(new, name) not in (None, "")}
     _check_reserved(asker, network, Verb.CREATE, new, said)
     check_new(snapshot.ports, new.id)
     if not _is_reserved_vip(asker, new):
@@ -162,7 +171,7 @@ def create_port(snapshot: Snapshot, asker: Identity, new: NewPort) -> Changes:
         created_at=new.created_at,
         network_id=network.id,
         mac_address=mac,
-        fixed_ips=choose_fixed_ips(snapshot, Holder(port_id=new.id, mac=mac, network=network), new.fixed_ips),
+        fixed_ips=choose_fixed_ips(snapshot, AddressHolder(port_id=new.id, mac=mac, network=network), new.fixed_ips),
         admin_state_up=new.admin_state_up,
         device_id=new.device_id,
         device_owner=new.device_owner,
@@ -177,22 +186,22 @@ def update_port(snapshot: Snapshot, asker: Identity, old: Port, change: PortChan
     access.check(access.may_change_port(snapshot, asker, old), Verb.UPDATE, Port)
     new, network = change.port, snapshot.networks[old.network_id]
     differs = {name for name in _RESERVED if getattr(new, name) != getattr(old, name)}
-    _check_reserved(asker, network, Verb.UPDATE, change, change.said | differs)
+    _check_reserved(asker, network, Verb.UPDATE, change, change.request_fields | differs)
     if new.mac_address != old.mac_address:
         _check_mac(snapshot, network, old.id, new.mac_address)
     if change.fixed_ips is not None:
-        holder = Holder(port_id=old.id, mac=old.mac_address, network=network, held=old.fixed_ips)
+        holder = AddressHolder(port_id=old.id, mac=old.mac_address, network=network, current_addresses=old.fixed_ips)
         new = replace(new, fixed_ips=choose_fixed_ips(snapshot, holder, change.fixed_ips))
-    new = revised(old, new, now)
-    _check_served(snapshot, old, new)
+    new = with_update_time(old, new, now)
+    _check_serving_unchanged(snapshot, old, new)
     if new.device_owner != old.device_owner:
         _check_use(new.device_owner)
     if new == old:
         return Changes()
     _check_local_ips(snapshot, new)
     lost = new.fixed_ips != old.fixed_ips
-    freed = _freed(snapshot, new) if lost else []
-    return Changes(puts=(new, *freed), reads=(Owner(Kind.NETWORK, network.id),), rests_on_absence=lost)
+    freed = _released_references(snapshot, new) if lost else []
+    return Changes(puts=(new, *freed), reads=(Owner(Kind.NETWORK, network.id),), requires_unchanged_model=lost)
 
 
 def delete_port(snapshot: Snapshot, asker: Identity, port: Port) -> Changes:
@@ -200,15 +209,15 @@ def delete_port(snapshot: Snapshot, asker: Identity, port: Port) -> Changes:
     access.check(access.may_change_port(snapshot, asker, port), Verb.DELETE, Port)
     if port.id in snapshot.port_local_ips:
         raise Refused(PortHasLocalIP(port_id=port.id))
-    if port.use in OF_NETWORK:
+    if port.use in NETWORK_USES:
         raise Refused(PortServesNetwork(port_id=port.id, use=port.use))
-    if port.use in UNASKED:
-        raise Refused(PortServesUnasked(port_id=port.id, use=port.use))
+    if port.use in SYSTEM_USES:
+        raise Refused(PortIsSystemPort(port_id=port.id, use=port.use))
     balancer_id = vip_holder(snapshot, port)
     if balancer_id is not None:
         raise Refused(PortServesBalancer(port_id=port.id, load_balancer_id=balancer_id))
-    freed = _freed(snapshot, replace(port, fixed_ips=()))
-    return Changes(puts=tuple(freed), deletes=(Owner(Kind.PORT, port.id),), rests_on_absence=True)
+    freed = _released_references(snapshot, replace(port, fixed_ips=()))
+    return Changes(puts=tuple(freed), deletes=(Owner(Kind.PORT, port.id),), requires_unchanged_model=True)
 
 
 def vip_holder(snapshot: Snapshot, port: Port) -> str | None:
@@ -226,12 +235,12 @@ def local_ip_of(snapshot: Snapshot, port: Port) -> str | None:
     return min(found, default=None)
 
 
-def _freed(snapshot: Snapshot, port: Port) -> list[FloatingIP | LocalIP]:
+def _released_references(snapshot: Snapshot, port: Port) -> list[FloatingIP | LocalIP]:
     """Return floating IPs and Local IPs without their references to addresses that the port no longer has."""
     floating_ips = (snapshot.floating_ips[each] for each in snapshot.port_floating_ips.get(port.id, NO_IDS))
     local_ips = (snapshot.local_ips[each] for each in snapshot.replica_local_ips.get(port.id, NO_IDS))
     return [
-        *(release(floating_ip) for floating_ip in floating_ips if not is_reached(floating_ip, port)),
+        *(clear_destination(floating_ip) for floating_ip in floating_ips if not has_destination(floating_ip, port)),
         *(without_replica(local_ip, port.id) for local_ip in local_ips if not is_replica(local_ip, port)),
     ]
 
@@ -266,7 +275,7 @@ def _check_reserved(
 def _check_mac(snapshot: Snapshot, network: Network, port_id: str, wanted: str) -> None:
     """Check that no port of any network has the MAC, because a router may join any two networks. Raises Refused."""
     if snapshot.macs.get(wanted, port_id) != port_id:
-        raise Refused(MacTaken(network_id=network.id, mac=wanted))
+        raise Refused(MacInUse(network_id=network.id, mac=wanted))
 
 
 def _is_reserved_vip(asker: Identity, new: NewPort) -> bool:
@@ -281,15 +290,15 @@ def _check_use(device_owner: str) -> None:
     which checks for overlaps, and VIP ports through the load balancer, because they have no row of their own in OVN.
     Raises Refused."""
     if device_owner and device_owner in set(PortUse):
-        raise Refused(UseIsGiven(use=PortUse(device_owner)))
+        raise Refused(DeviceOwnerReserved(use=PortUse(device_owner)))
 
 
-def _check_served(snapshot: Snapshot, old: Port, new: Port) -> None:
+def _check_serving_unchanged(snapshot: Snapshot, old: Port, new: Port) -> None:
     """Check that the change does not affect the router, load balancer or Local IP that the port serves.
     Raises Refused."""
-    if old.use not in {*OF_NETWORK, *UNASKED} and vip_holder(snapshot, old) is None:
+    if old.use not in {*NETWORK_USES, *SYSTEM_USES} and vip_holder(snapshot, old) is None:
         return
-    differs = next((name for name in _SERVING if getattr(old, name) != getattr(new, name)), None)
+    differs = next((name for name in _FIELDS_IN_USE if getattr(old, name) != getattr(new, name)), None)
     if differs is None:
         return
     if old.use is PortUse.LOCAL_IP:

@@ -3,14 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from fairlead.changes.monitor_checks import ProbesTooOften
+from fairlead.changes.monitor_checks import DelayTooShort
 from fairlead.changes.refusal import Refusal, Refused
 from fairlead.model.documents.loadbalancer import HealthMonitor, LoadBalancer
 from fairlead.model.documents.local_ip import LocalIP, ReplicaMonitor
 from fairlead.model.documents.quota import MILLION, UNLIMITED, ProbeLimits, probe_rates
-from fairlead.model.queries.probes import Probing, find_probed_port, find_probing, probes_of_port
+from fairlead.model.queries.probes import Monitored, find_monitored, find_probed_port, probes_of_port
 from fairlead.model.registry.changeset import Changes
-from fairlead.model.registry.kinds import PROBED, owner_of
+from fairlead.model.registry.kinds import PLACE_PROBE_RATES, owner_of
 from fairlead.model.snapshot import Snapshot
 
 
@@ -30,22 +30,22 @@ def check_probes(allowed: ProbeLimits, snapshot: Snapshot, changes: Changes) -> 
     limited = False
     for new in changes.puts:
         if isinstance(new, LoadBalancer | LocalIP):
-            old = find_probing(snapshot, owner_of(new))
-            _check_delays(allowed.least_delay, old, new)
+            old = find_monitored(snapshot, owner_of(new))
+            _check_delays(allowed.min_delay, old, new)
             limited = _check_rates(allowed, snapshot, old, new) or limited
-    return replace(changes, rests_on_absence=True) if limited else changes
+    return replace(changes, requires_unchanged_model=True) if limited else changes
 
 
-def _check_delays(least: int, old: Probing | None, new: Probing) -> None:
+def _check_delays(least: int, old: Monitored | None, new: Monitored) -> None:
     known = _monitors(old)
     for identity, monitor in _monitors(new).items():
         before = known.get(identity)
-        is_new = before is None or monitor.seconds_between != before.seconds_between
-        if is_new and monitor.seconds_between < least and least > 1:
-            raise Refused(ProbesTooOften(type=monitor.type, delay=monitor.delay, least=least))
+        is_new = before is None or monitor.interval_seconds != before.interval_seconds
+        if is_new and monitor.interval_seconds < least and least > 1:
+            raise Refused(DelayTooShort(type=monitor.type, delay=monitor.delay, least=least))
 
 
-def _monitors(probing: Probing | None) -> Mapping[str, HealthMonitor | ReplicaMonitor]:
+def _monitors(probing: Monitored | None) -> Mapping[str, HealthMonitor | ReplicaMonitor]:
     """Return the monitors by the id of their pool or Local IP."""
     match probing:
         case LoadBalancer(pools=pools):
@@ -56,7 +56,7 @@ def _monitors(probing: Probing | None) -> Mapping[str, HealthMonitor | ReplicaMo
             return {}
 
 
-def _check_rates(allowed: ProbeLimits, snapshot: Snapshot, old: Probing | None, new: Probing) -> bool:
+def _check_rates(allowed: ProbeLimits, snapshot: Snapshot, old: Monitored | None, new: Monitored) -> bool:
     """Check the probe rates. Return whether a rate grows, so a limit was checked."""
     before, after = probe_rates(old), probe_rates(new)
     more = sum(after.values()) - sum(before.values())
@@ -64,11 +64,11 @@ def _check_rates(allowed: ProbeLimits, snapshot: Snapshot, old: Probing | None, 
     if not grown:
         return False
     total = snapshot.probing.get(new.project_id, 0) + more
-    if more > 0 and allowed.per_second != UNLIMITED and total > allowed.per_second * MILLION:
-        raise Refused(TooManyProbes(per_second=allowed.per_second))
-    if allowed.per_second_of_port != UNLIMITED:
-        probed = PROBED.change(snapshot.probed, new.id, before, after)
+    if more > 0 and allowed.max_probes_per_second != UNLIMITED and total > allowed.max_probes_per_second * MILLION:
+        raise Refused(TooManyProbes(per_second=allowed.max_probes_per_second))
+    if allowed.max_probes_per_second_per_port != UNLIMITED:
+        probed = PLACE_PROBE_RATES.change(snapshot.probed, new.id, before, after)
         for port in {port.id: port for place in grown if (port := find_probed_port(snapshot, place))}.values():
-            if probes_of_port(snapshot, probed, port) > allowed.per_second_of_port * MILLION:
-                raise Refused(TooManyProbes(per_second=allowed.per_second_of_port, port_id=port.id))
+            if probes_of_port(snapshot, probed, port) > allowed.max_probes_per_second_per_port * MILLION:
+                raise Refused(TooManyProbes(per_second=allowed.max_probes_per_second_per_port, port_id=port.id))
     return True

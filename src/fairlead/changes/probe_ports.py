@@ -13,9 +13,9 @@ from fairlead.changes.refusal import Refusal, Refused
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.model.documents.loadbalancer import LoadBalancer
 from fairlead.model.documents.network import FixedIP, Port, PortUse, find_subnet
-from fairlead.model.documents.unmanaged import SERVED, ForeignNetwork
-from fairlead.model.queries.probe_devices import coverless_subnets
-from fairlead.model.queries.probes import Probing, cover_port_id, probe_port_id, sourceless_subnets
+from fairlead.model.documents.unmanaged import SUPPORTED_WRITERS, UnmanagedNetwork
+from fairlead.model.queries.probe_devices import subnets_without_delegate_port
+from fairlead.model.queries.probes import Monitored, delegate_port_id, probe_port_id, subnets_without_probe_source
 from fairlead.model.registry.changeset import Changes, apply_changes
 from fairlead.model.snapshot import Snapshot
 
@@ -27,44 +27,44 @@ class NoAddressForProbes(Refusal):
     subnet_id: str
 
 
-def make_probe_ports(snapshot: Snapshot, probing: Probing, now: datetime) -> tuple[Port, ...]:
+def make_probe_ports(snapshot: Snapshot, probing: Monitored, now: datetime) -> tuple[Port, ...]:
     """Return the missing ports for the probes of this document.
 
     Raises Refused if a subnet has no free address, and Unsupported on an unmanaged network where no service creates the
     port.
     """
     ports: list[Port] = []
-    for subnet_id, network_id in sorted(sourceless_subnets(snapshot, probing).items()):
-        if isinstance(network := snapshot.networks[network_id], ForeignNetwork):
-            _check_made(snapshot, network, probing)
+    for subnet_id, network_id in sorted(subnets_without_probe_source(snapshot, probing).items()):
+        if isinstance(network := snapshot.networks[network_id], UnmanagedNetwork):
+            _check_created_by_manager(snapshot, network, probing)
             continue
         port = _make(snapshot, network_id, subnet_id, now)
         ports.append(port)
         snapshot = apply_changes(snapshot, Changes(puts=(port,)), snapshot.revision)
-    return (*ports, *make_cover_ports(snapshot, probing, now))
+    return (*ports, *make_delegate_ports(snapshot, probing, now))
 
 
-def make_cover_ports(snapshot: Snapshot, probing: Probing, now: datetime) -> tuple[Port, ...]:
+def make_delegate_ports(snapshot: Snapshot, probing: Monitored, now: datetime) -> tuple[Port, ...]:
     """Return the missing ports for delegated probes.
     Subnets without a free address are skipped, because the monitor works without delegation."""
     ports: list[Port] = []
-    for subnet_id, network_id in sorted(coverless_subnets(snapshot, probing).items()):
-        port = _find(snapshot, network_id, subnet_id, cover_port_id(subnet_id), now)
+    for subnet_id, network_id in sorted(subnets_without_delegate_port(snapshot, probing).items()):
+        port = _find(snapshot, network_id, subnet_id, delegate_port_id(subnet_id), now)
         if port is not None:
             ports.append(port)
             snapshot = apply_changes(snapshot, Changes(puts=(port,)), snapshot.revision)
     return tuple(ports)
 
 
-def _check_made(snapshot: Snapshot, network: ForeignNetwork, probing: Probing) -> None:
+def _check_created_by_manager(snapshot: Snapshot, network: UnmanagedNetwork, probing: Monitored) -> None:
     """Check that a service will create the probe port on an unmanaged network. Raises Unsupported otherwise, also if
     the network has no project, because its port could not be distinguished from another tenant's."""
     is_kept = isinstance(probing, LoadBalancer) and probing.kept is not None
-    if is_kept and network.writer in SERVED and network.project_id:
+    if is_kept and network.writer in SUPPORTED_WRITERS and network.project_id:
         return
     whom = "members" if snapshot.agents_probe else "IPv4 members"
     why = f"which is {network.writer.value}'s"
-    if is_kept and network.writer in SERVED:
+    if is_kept and network.writer in SUPPORTED_WRITERS:
         why = "of which the Northbound database does not say whose it is"
     asked = f"health monitors of {whom} on network {network.id}, {why}"
     raise Unsupported(asked, probing.provider if isinstance(probing, LoadBalancer) else "")

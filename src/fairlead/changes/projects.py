@@ -6,16 +6,16 @@ All rules here raise Refused.
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from fairlead.changes.identity import DEFAULT_PROJECT, LONGEST_PROJECT, Identity, check_administers
+from fairlead.changes.identity import DEFAULT_PROJECT, MAX_PROJECT_ID_LENGTH, Identity, check_administers
 from fairlead.changes.refusal import Refusal, Refused
-from fairlead.changes.resources import rewrite
+from fairlead.changes.resources import put_if_changed
 from fairlead.model.documents.owner import Kind, Owner
-from fairlead.model.documents.quota import Counted
-from fairlead.model.documents.trust import MOST_PROJECTS, Project
+from fairlead.model.documents.quota import QuotaResource
+from fairlead.model.documents.trust import MAX_PROJECTS, Project
 from fairlead.model.registry.changeset import Changes
-from fairlead.model.snapshot import EVERYBODY, Aggregate, Snapshot
+from fairlead.model.snapshot import ANY_PROJECT, Aggregate, Snapshot
 
-RESERVED = "/\\'\"*&?#%,:"
+RESERVED_CHARACTERS = "/\\'\"*&?#%,:"
 """Characters with a meaning in URLs or in lists of names."""
 
 
@@ -25,7 +25,7 @@ class NoSuchProject(Refusal):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProjectIsThere(Refusal):
+class ProjectExists(Refusal):
     name: str
 
 
@@ -47,7 +47,7 @@ class ProjectInUse(Refusal):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DefaultProjectStays(Refusal):
+class DefaultProjectImmutable(Refusal):
     """The default project cannot be created or deleted."""
 
 
@@ -58,12 +58,12 @@ class TooManyProjects(Refusal):
 
 def is_project(snapshot: Snapshot, name: str) -> bool:
     made = name == DEFAULT_PROJECT or name in snapshot.projects
-    return made or (name != EVERYBODY and name in snapshot.project_networks)
+    return made or (name != ANY_PROJECT and name in snapshot.project_networks)
 
 
 def all_projects(snapshot: Snapshot) -> list[str]:
     """Return the sorted names of all projects."""
-    return sorted({DEFAULT_PROJECT, *snapshot.projects, *snapshot.project_networks} - {EVERYBODY})
+    return sorted({DEFAULT_PROJECT, *snapshot.projects, *snapshot.project_networks} - {ANY_PROJECT})
 
 
 def find_project(snapshot: Snapshot, asker: Identity, name: str) -> Project:
@@ -78,17 +78,17 @@ def create_project(snapshot: Snapshot, asker: Identity, project: Project) -> Cha
     check_administers(asker.is_admin)
     check_name(project.name)
     if project.name == DEFAULT_PROJECT or project.name in snapshot.projects:
-        raise Refused(ProjectIsThere(name=project.name))
-    if len(snapshot.projects) >= MOST_PROJECTS:
-        raise Refused(TooManyProjects(most=MOST_PROJECTS))
-    return Changes(puts=(project,), rests_on_absence=True)
+        raise Refused(ProjectExists(name=project.name))
+    if len(snapshot.projects) >= MAX_PROJECTS:
+        raise Refused(TooManyProjects(most=MAX_PROJECTS))
+    return Changes(puts=(project,), requires_unchanged_model=True)
 
 
 def change_project(snapshot: Snapshot, asker: Identity, project: Project) -> Changes:
     check_administers(asker.is_admin)
     if not is_project(snapshot, project.name):
         raise Refused(NoSuchProject(name=project.name))
-    return rewrite(snapshot, project)
+    return put_if_changed(snapshot, project)
 
 
 def delete_project(snapshot: Snapshot, asker: Identity, name: str) -> Changes:
@@ -96,13 +96,13 @@ def delete_project(snapshot: Snapshot, asker: Identity, name: str) -> Changes:
     because the name may be reused."""
     check_administers(asker.is_admin)
     if name == DEFAULT_PROJECT:
-        raise Refused(DefaultProjectStays())
+        raise Refused(DefaultProjectImmutable())
     if not is_project(snapshot, name):
         raise Refused(NoSuchProject(name=name))
-    if any((name, what) in snapshot.usage for what in Counted) or name in snapshot.project_networks:
+    if any((name, what) in snapshot.usage for what in QuotaResource) or name in snapshot.project_networks:
         raise Refused(ProjectInUse(name=name))
     deletes = (Owner(Kind.PROJECT, name),) if name in snapshot.projects else ()
-    return Changes(puts=tuple(_without(snapshot, name)), deletes=deletes, rests_on_absence=True)
+    return Changes(puts=tuple(_without(snapshot, name)), deletes=deletes, requires_unchanged_model=True)
 
 
 def _without(snapshot: Snapshot, name: str) -> Iterator[Aggregate]:
@@ -116,8 +116,10 @@ def check_name(name: str) -> None:
     """Check a project's name, which is part of URLs and the `project_id` of its resources. Raises Refused."""
     if not name:
         raise Refused(BadProjectName(name=name, empty=True))
-    if len(name) > LONGEST_PROJECT:
+    if len(name) > MAX_PROJECT_ID_LENGTH:
         raise Refused(BadProjectName(name=name, too_long=True))
-    wrong = "".join(sorted({each for each in name if each in RESERVED or not each.isprintable() or each.isspace()}))
+    wrong = "".join(
+        sorted({each for each in name if each in RESERVED_CHARACTERS or not each.isprintable() or each.isspace()})
+    )
     if wrong or name in (".", ".."):
         raise Refused(BadProjectName(name=name, characters=wrong or "."))

@@ -43,4 +43,4 @@ def check_proxy_servers(most: int, snapshot: Snapshot, changes: Changes) -> Chan
                 total = snapshot.proxy_servers.get(place, 0) + more
                 if total > most:
                     raise Refused(TooManyServers(at=place.at, asked=total, most=most))
-    return replace(changes, rests_on_absence=True) if limited else changes
+    return replace(changes, requires_unchanged_model=True) if limited else changes

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 
-from fairlead.changes.addresses import AskedAddress, Holder, choose_fixed_ips, choose_mac
+from fairlead.changes.addresses import AddressHolder, AddressRequest, choose_fixed_ips, choose_mac
 from fairlead.changes.refusal import Refused
 from fairlead.model.documents.indexes import NO_IDS
 from fairlead.model.documents.network import Network, Port, PortUse
@@ -16,19 +16,19 @@ from fairlead.model.documents.owner import Kind, Owner
 from fairlead.model.documents.proxy_place import ProxyPlace, proxy_chassis
 from fairlead.model.queries.local_datapaths import local_places
 from fairlead.model.queries.proxies import choose_chassis, proxy_name, proxy_port_id, proxy_ports
-from fairlead.model.queries.proxy_homes import home_of, home_subnets
+from fairlead.model.queries.proxy_homes import find_proxy_network, find_proxy_subnets
 from fairlead.model.registry.changeset import Changes, apply_changes
 from fairlead.model.snapshot import Snapshot
 
-MOST, MOST_OF_GUESTS = 8, 2
+MAX_PROXIES, MAX_GUEST_PROXIES = 8, 2
 """Default maximum of proxies per place, on the project's own networks and on those of other projects. The latter use
 the other project's addresses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
-    own: int = MOST
-    guests: int = MOST_OF_GUESTS
+class ProxyLimits:
+    own: int = MAX_PROXIES
+    guests: int = MAX_GUEST_PROXIES
 
     def of(self, snapshot: Snapshot, place: ProxyPlace) -> int:
         network = snapshot.networks.get(place.at)
@@ -37,18 +37,20 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
+class ProxyPlacement:
     """Changes of the proxies of a place."""
 
-    come: tuple[str, ...] = ()
+    create_on: tuple[str, ...] = ()
     """Chassis that need a proxy."""
-    go: tuple[Port, ...] = ()
+    delete: tuple[Port, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.come or self.go)
+        return bool(self.create_on or self.delete)
 
 
-def find_placement(snapshot: Snapshot, place: ProxyPlace, near: Collection[str], most: int = MOST) -> Placement:
+def find_placement(
+    snapshot: Snapshot, place: ProxyPlace, near: Collection[str], most: int = MAX_PROXIES
+) -> ProxyPlacement:
     """Return the required changes; `near` are the chassis that reach the network and have an agent connected to this
     server.
 
@@ -60,31 +62,31 @@ def find_placement(snapshot: Snapshot, place: ProxyPlace, near: Collection[str],
     ports = proxy_ports(snapshot, place)
     second = set(snapshot.place_proxies.get(place, NO_IDS)) - {port.id for port in ports}
     if second:
-        return Placement(go=tuple(snapshot.ports[each] for each in sorted(second)))
-    home = home_of(snapshot, place) if place in snapshot.proxied else None
+        return ProxyPlacement(delete=tuple(snapshot.ports[each] for each in sorted(second)))
+    home = find_proxy_network(snapshot, place) if place in snapshot.proxied else None
     if home is None or any(port.network_id != home.id for port in ports):
-        return Placement(go=tuple(port for port in ports if home is None or port.network_id != home.id))
+        return ProxyPlacement(delete=tuple(port for port in ports if home is None or port.network_id != home.id))
     had = {proxy_chassis(port): port for port in ports}
     serving = {name for name in near if _can_serve(snapshot, name)}
     if len(serving | had.keys()) <= most:
-        return Placement(come=tuple(sorted(serving - had.keys())))
-    needed = serving - had.keys() | {name for name in had if _is_of_use(snapshot, name, home.id)}
+        return ProxyPlacement(create_on=tuple(sorted(serving - had.keys())))
+    needed = serving - had.keys() | {name for name in had if _is_proxy_useful(snapshot, name, home.id)}
     chosen = choose_chassis(needed, needed & had.keys(), proxy_name(snapshot, place), most)
     idle = sorted(had.keys() - chosen)[: max(0, most - len(chosen))]
     gone = [port for name, port in had.items() if name not in chosen and name not in idle]
-    return Placement(come=tuple(sorted(chosen - had.keys())), go=tuple(gone))
+    return ProxyPlacement(create_on=tuple(sorted(chosen - had.keys())), delete=tuple(gone))
 
 
 def place_proxies(
-    snapshot: Snapshot, place: ProxyPlace, near: Collection[str], now: datetime, most: int = MOST
+    snapshot: Snapshot, place: ProxyPlace, near: Collection[str], now: datetime, most: int = MAX_PROXIES
 ) -> Changes:
     """Create and delete ports of proxies. Chassis without a free address get no proxy;
     their clients use remote ones."""
-    placement, home = find_placement(snapshot, place, near, most), home_of(snapshot, place)
-    gone = tuple(Owner(Kind.PORT, port.id) for port in placement.go)
+    placement, home = find_placement(snapshot, place, near, most), find_proxy_network(snapshot, place)
+    gone = tuple(Owner(Kind.PORT, port.id) for port in placement.delete)
     ports: list[Port] = []
     draft = apply_changes(snapshot, Changes(deletes=gone), snapshot.revision)
-    for chassis in placement.come:
+    for chassis in placement.create_on:
         assert home is not None  # noqa: S101 - otherwise `come` is empty
         try:
             port = _make(draft, place, home, chassis, now)
@@ -98,12 +100,12 @@ def place_proxies(
 
 def _can_serve(snapshot: Snapshot, chassis: str) -> bool:
     agent, node = snapshot.agents.get(chassis), snapshot.chassis.get(chassis)
-    return agent is not None and agent.heard and node is not None and node.alive
+    return agent is not None and agent.is_responsive and node is not None and node.alive
 
 
-def _is_of_use(snapshot: Snapshot, chassis: str, network_id: str) -> bool:
+def _is_proxy_useful(snapshot: Snapshot, chassis: str, network_id: str) -> bool:
     agent, node = snapshot.agents.get(chassis), snapshot.chassis.get(chassis)
-    is_there = node is not None and node.alive and (agent is None or agent.heard)
+    is_there = node is not None and node.alive and (agent is None or agent.is_responsive)
     return is_there and _has_machines(snapshot, chassis, network_id)
 
 
@@ -118,7 +120,7 @@ def _make(snapshot: Snapshot, place: ProxyPlace, network: Network, chassis: str,
     """Return the port of a proxy. Raises Refused if no address is free."""
     identity = proxy_port_id(proxy_name(snapshot, place), chassis)
     mac = choose_mac(snapshot, identity)
-    asked = tuple(AskedAddress(subnet_id=subnet.id) for subnet in home_subnets(snapshot, place, network))
+    asked = tuple(AddressRequest(subnet_id=subnet.id) for subnet in find_proxy_subnets(snapshot, place, network))
     return Port(
         id=identity,
         project_id=place.project_id,
@@ -126,7 +128,7 @@ def _make(snapshot: Snapshot, place: ProxyPlace, network: Network, chassis: str,
         name="proxy",
         network_id=network.id,
         mac_address=mac,
-        fixed_ips=choose_fixed_ips(snapshot, Holder(port_id=identity, mac=mac, network=network), asked or None),
+        fixed_ips=choose_fixed_ips(snapshot, AddressHolder(port_id=identity, mac=mac, network=network), asked or None),
         device_id=place.at,
         device_owner=PortUse.PROXY.value,
         host=chassis,

@@ -12,7 +12,7 @@ from hashlib import blake2b
 from fairlead.changes.refusal import Refusal, Refused
 from fairlead.model.documents import loadbalancer as lb
 from fairlead.model.documents.paths import Path, path_of
-from fairlead.model.documents.port_ranges import PROXY_PORTS, count
+from fairlead.model.documents.port_ranges import PROXY_PORTS, count_ports
 from fairlead.model.documents.proxy_place import ProxyPlace, place_of
 from fairlead.model.queries.host_proxies import is_on_hosts
 from fairlead.model.snapshot import Snapshot
@@ -46,7 +46,7 @@ def with_proxy_ports(snapshot: Snapshot, old: lb.LoadBalancer | None, balancer: 
 def _choose(snapshot: Snapshot, place: ProxyPlace, listener_id: str, taken: Set[int]) -> int:
     """Return a port that is free at the place and not in `taken`. Raises Refused."""
     ports = snapshot.host_proxy_ports if is_on_hosts(snapshot, place) else PROXY_PORTS
-    number = count((ports,))
+    number = count_ports((ports,))
     first = int.from_bytes(blake2b(listener_id.encode(), digest_size=4).digest())
     for step in range(number):
         port = ports.first + (first + step) % number

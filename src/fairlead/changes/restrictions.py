@@ -10,7 +10,7 @@ from fairlead.model.documents.loadbalancer import LoadBalancer
 from fairlead.model.documents.network import Network, Port, PortUse, Router
 from fairlead.model.documents.trust import NO_RESTRICTIONS, Restrictions
 from fairlead.model.registry.changeset import Changes, apply_changes
-from fairlead.model.snapshot import EVERYBODY, Snapshot, is_at_gateway
+from fairlead.model.snapshot import ANY_PROJECT, Snapshot, uses_gateway_addresses
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,7 @@ def within_restrictions(snapshot: Snapshot, changes: Changes) -> Changes:
             _check_uplink(snapshot, after, put)
     for project_id in sorted(concerned):
         _check_addresses(snapshot, after, project_id)
-    return replace(changes, rests_on_absence=True)
+    return replace(changes, requires_unchanged_model=True)
 
 
 def _projects(snapshot: Snapshot, changes: Changes) -> Iterator[str]:
@@ -92,7 +92,7 @@ def _check_uplink(snapshot: Snapshot, after: Snapshot, router: Router) -> None:
 def _check_addresses(snapshot: Snapshot, after: Snapshot, project_id: str) -> None:
     """Check the project's addresses on external networks against its limits. Raises Refused."""
     for limit in restrictions_of(snapshot, project_id).uplink_addresses:
-        for uplink_id in sorted(after.network_names.get((EVERYBODY, limit.uplink), NO_IDS)):
+        for uplink_id in sorted(after.network_names.get((ANY_PROJECT, limit.uplink), NO_IDS)):
             had, has = (_addresses(each, project_id, uplink_id)[limit.version] for each in (snapshot, after))
             if has > max(had, limit.most):
                 why = TooManyUplinkAddresses(
@@ -110,6 +110,6 @@ def _addresses(snapshot: Snapshot, project_id: str, uplink_id: str) -> Counter[i
         found.update(fixed.address.version for fixed in (port.fixed_ips if port else ()))
         for balancer_id in snapshot.router_vips.get(router_id, NO_IDS):
             balancer = snapshot.load_balancers[balancer_id]
-            if balancer.project_id == project_id and not is_at_gateway(snapshot, balancer):
+            if balancer.project_id == project_id and not uses_gateway_addresses(snapshot, balancer):
                 found.update(vip.address.version for vip in balancer.vips if vip.network_id == uplink_id)
     return found

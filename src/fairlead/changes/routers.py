@@ -9,14 +9,14 @@ from datetime import datetime
 
 from fairlead.changes import access
 from fairlead.changes.access import Verb, network_of
-from fairlead.changes.addresses import AddressTaken, choose_mac
+from fairlead.changes.addresses import AddressInUse, choose_mac
 from fairlead.changes.gateways import (
     GatewayRequest,
     check_free_of_vips,
     check_new_subnets,
     check_request,
     floating_ips_through,
-    keeps,
+    prevents_change,
     router_ports,
     router_subnets,
     set_gateway,
@@ -24,11 +24,11 @@ from fairlead.changes.gateways import (
 )
 from fairlead.changes.identity import Identity
 from fairlead.changes.ids import check_new
-from fairlead.changes.networks import check_plain
+from fairlead.changes.networks import check_not_announced
 from fairlead.changes.ports import PortInUse, local_ip_of
 from fairlead.changes.refusal import Refusal, Refused
-from fairlead.changes.resources import revised, rewrite
-from fairlead.changes.untranslated_prefixes import check_joined
+from fairlead.changes.resources import put_if_changed, with_update_time
+from fairlead.changes.untranslated_prefixes import check_untranslated_subnets
 from fairlead.model.documents.indexes import NO_IDS
 from fairlead.model.documents.network import (
     FixedIP,
@@ -38,14 +38,14 @@ from fairlead.model.documents.network import (
     Route,
     Router,
     Subnet,
-    in_order,
-    release,
+    clear_destination,
+    sort_routes,
 )
 from fairlead.model.documents.owner import Kind, Owner
 from fairlead.model.registry.changeset import Changes, apply_changes
 from fairlead.model.snapshot import Snapshot
 
-MOST_ROUTES = 30
+MAX_ROUTES = 30
 """Maximum routes of one router (neutron.conf, max_routes)."""
 
 
@@ -182,11 +182,11 @@ def create_router(snapshot: Snapshot, asker: Identity, change: RouterChange) -> 
 def update_router(snapshot: Snapshot, asker: Identity, old: Router, change: RouterChange, now: datetime) -> Changes:
     """Update a router. Raises Refused."""
     access.check_own(asker, Verb.UPDATE, old)
-    new = revised(old, change.router, now)
+    new = with_update_time(old, change.router, now)
     if new.routes != old.routes:
         _check_routes(snapshot, new)
     if change.gateway is None:
-        return rewrite(snapshot, new)
+        return put_if_changed(snapshot, new)
     check_request(asker, change.gateway, Verb.UPDATE)
     changes = set_gateway(snapshot, asker, new, change.gateway, change.gateway_port_id, now)
     changed = changes.puts[0]
@@ -205,14 +205,14 @@ def delete_router(snapshot: Snapshot, asker: Identity, router: Router) -> Change
         raise Refused(RouterInUse(router_id=router.id))
     check_free_of_vips(snapshot, router)
     gateway = () if router.gateway is None else (Owner(Kind.PORT, router.gateway.port_id),)
-    return Changes(deletes=(Owner(Kind.ROUTER, router.id), *gateway), rests_on_absence=bool(gateway))
+    return Changes(deletes=(Owner(Kind.ROUTER, router.id), *gateway), requires_unchanged_model=bool(gateway))
 
 
 def add_routes(
     snapshot: Snapshot, asker: Identity, router: Router, routes: tuple[Route, ...], now: datetime
 ) -> Changes:
     """Add routes; existing ones are not an error (neutron, extraroute-atomic). Raises Refused."""
-    added = replace(router, routes=in_order({*router.routes, *routes}))
+    added = replace(router, routes=sort_routes({*router.routes, *routes}))
     return update_router(snapshot, asker, router, RouterChange(router=added), now)
 
 
@@ -220,7 +220,7 @@ def remove_routes(
     snapshot: Snapshot, asker: Identity, router: Router, routes: tuple[Route, ...], now: datetime
 ) -> Changes:
     """Remove routes; missing ones are not an error. Raises Refused."""
-    rest = replace(router, routes=in_order({*router.routes} - {*routes}))
+    rest = replace(router, routes=sort_routes({*router.routes} - {*routes}))
     return update_router(snapshot, asker, router, RouterChange(router=rest), now)
 
 
@@ -229,13 +229,15 @@ def add_interface(
 ) -> Attachment:
     """Add an interface with the given port, or with a new one with this id. A tenant's subnet can join a router without
     SNAT only if the uplink's routes lead to it. Raises Refused."""
-    attached = join(snapshot, asker, router, target, port_id, now)
+    attached = attach_interface(snapshot, asker, router, target, port_id, now)
     network = snapshot.networks[attached.port.network_id]
-    check_joined(snapshot, asker, router, [(network, subnet.cidr) for subnet in subnets_of(snapshot, attached.port)])
+    check_untranslated_subnets(
+        snapshot, asker, router, [(network, subnet.cidr) for subnet in subnets_of(snapshot, attached.port)]
+    )
     return attached
 
 
-def join(
+def attach_interface(
     snapshot: Snapshot, asker: Identity, router: Router, target: InterfaceTarget, port_id: str, now: datetime
 ) -> Attachment:
     """Add an interface for a subnet that is known to be allowed outside. Raises Refused."""
@@ -247,7 +249,7 @@ def join(
     subnets = subnets_of(snapshot, port)
     check_new_subnets(snapshot, router, subnets)
     network = Owner(Kind.NETWORK, port.network_id)
-    changes = Changes(puts=(replace(router, updated_at=now), port), reads=(network,), rests_on_absence=True)
+    changes = Changes(puts=(replace(router, updated_at=now), port), reads=(network,), requires_unchanged_model=True)
     return Attachment(changes=changes, port=port, subnet_ids=tuple(subnet.id for subnet in subnets))
 
 
@@ -263,13 +265,13 @@ def remove_interface(
         subnet for subnet in subnets_of(snapshot, port) if subnet.id not in {fixed.subnet_id for fixed in fixed_ips}
     ]
     _check_unrouted(router, gone)
-    freed = _freed(snapshot, router, gone)
+    freed = _releasable_floating_ips(snapshot, router, gone)
     written = replace(router, updated_at=now)
     if fixed_ips:
-        rest = revised(port, replace(port, fixed_ips=tuple(fixed_ips)), now)
-        changes = Changes(puts=(written, rest, *freed), rests_on_absence=True)
+        rest = with_update_time(port, replace(port, fixed_ips=tuple(fixed_ips)), now)
+        changes = Changes(puts=(written, rest, *freed), requires_unchanged_model=True)
     else:
-        changes = Changes(puts=(written, *freed), deletes=(Owner(Kind.PORT, port.id),), rests_on_absence=True)
+        changes = Changes(puts=(written, *freed), deletes=(Owner(Kind.PORT, port.id),), requires_unchanged_model=True)
     return Attachment(changes=changes, port=port, subnet_ids=tuple(subnet.id for subnet in gone))
 
 
@@ -289,7 +291,7 @@ def _given_port(snapshot: Snapshot, asker: Identity, router: Router, port_id: st
     if sum(fixed.address.version == 4 for fixed in port.fixed_ips) > 1:
         raise Refused(InterfaceOnManySubnets(port_id=port.id))
     check_new_subnets(snapshot, router, subnets_of(snapshot, port))
-    return revised(port, replace(port, device_id=router.id, device_owner=PortUse.ROUTER_INTERFACE.value), now)
+    return with_update_time(port, replace(port, device_id=router.id, device_owner=PortUse.ROUTER_INTERFACE.value), now)
 
 
 def _gateway_port(
@@ -305,9 +307,9 @@ def _gateway_port(
     check_new_subnets(snapshot, router, [subnet])
     check_new(snapshot.ports, port_id)
     network = network_of(snapshot, subnet)
-    check_plain(network)
+    check_not_announced(network)
     if (network.id, subnet.gateway) in snapshot.addresses:
-        raise Refused(AddressTaken(address=subnet.gateway, subnet_id=subnet.id))
+        raise Refused(AddressInUse(address=subnet.gateway, subnet_id=subnet.id))
     return Port(
         id=port_id,
         project_id=router.project_id,
@@ -342,22 +344,22 @@ def _check_unrouted(router: Router, gone: list[Subnet]) -> None:
             raise Refused(InterfaceNeededByRoute(router_id=router.id, subnet_id=subnet.id))
 
 
-def _freed(snapshot: Snapshot, router: Router, gone: list[Subnet]) -> tuple[FloatingIP, ...]:
+def _releasable_floating_ips(snapshot: Snapshot, router: Router, gone: list[Subnet]) -> tuple[FloatingIP, ...]:
     """Return the floating IPs to release without these subnets. Raises Refused if one needs the router."""
     freed = []
     for floating_ip in floating_ips_through(snapshot, router):
         for subnet in gone:
             if floating_ip.fixed_address is not None and floating_ip.fixed_address in subnet.cidr:
-                if keeps(snapshot, router, floating_ip):
+                if prevents_change(snapshot, router, floating_ip):
                     raise Refused(InterfaceNeededByFloatingIP(router_id=router.id, subnet_id=subnet.id))
-                freed.append(release(floating_ip))
+                freed.append(clear_destination(floating_ip))
     return tuple(freed)
 
 
 def _check_routes(snapshot: Snapshot, router: Router) -> None:
     """Check the routes of a router. Raises Refused."""
-    if len(router.routes) > MOST_ROUTES:
-        raise Refused(TooManyRoutes(router_id=router.id, most=MOST_ROUTES))
+    if len(router.routes) > MAX_ROUTES:
+        raise Refused(TooManyRoutes(router_id=router.id, most=MAX_ROUTES))
     subnets = list(router_subnets(snapshot, router))
     own = {fixed.address for port in router_ports(snapshot, router) for fixed in port.fixed_ips}
     for route in router.routes:

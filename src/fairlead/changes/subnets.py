@@ -9,29 +9,29 @@ from fairlead.changes.identity import Identity
 from fairlead.changes.ids import check_new
 from fairlead.changes.networks import check_mtu, ports_on
 from fairlead.changes.refusal import Refusal, Refused
-from fairlead.changes.resources import revised
+from fairlead.changes.resources import with_update_time
 from fairlead.model.documents.addresses import IPAddress, IPNetwork, is_inside, is_usable, overlaps
-from fairlead.model.documents.network import UNASKED, Ipv6Mode, Network, PortUse, Subnet
+from fairlead.model.documents.network import SYSTEM_USES, Ipv6Mode, Network, PortUse, Subnet
 from fairlead.model.documents.owner import Kind, Owner
-from fairlead.model.queries.placement import host_within
+from fairlead.model.queries.placement import find_host_within
 from fairlead.model.registry.changeset import Changes
 from fairlead.model.snapshot import Snapshot
 
-MOST_SUBNETS = 256
+MAX_SUBNETS = 256
 """Maximum subnets of one network: they are one document, and the allocation of an address scans them."""
 
 # Refusals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WholeInternet(Refusal):
+class UnboundedCidr(Refusal):
     """The subnet would contain all addresses of its IP version."""
 
     cidr: IPNetwork
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OtherVersion(Refusal):
+class IpVersionMismatch(Refusal):
     """The value of this field has another IP version than the subnet."""
 
     field: str
@@ -77,7 +77,7 @@ class Ipv6ModesDiffer(Refusal):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NoRoomForMacs(Refusal):
+class Slaac64Required(Refusal):
     """The subnet must be a /64, because addresses derived from a MAC need a prefix of 64 bits (RFC 4291, 2.5.1)."""
 
     cidr: IPNetwork
@@ -136,18 +136,18 @@ def create_subnet(snapshot: Snapshot, asker: Identity, network_id: str, subnet: 
     check_new(snapshot.subnet_network, subnet.id)
     _check_parts(subnet)
     _check_dhcp(subnet)
-    _check_room(network, subnet)
+    _check_limits(network, subnet)
     changed = replace(network, subnets=(*network.subnets, subnet))
     check_mtu(changed)
     if network.announced:
         _check_announced_once(snapshot, network, subnet)
-    return Changes(puts=(changed,), rests_on_absence=network.announced)
+    return Changes(puts=(changed,), requires_unchanged_model=network.announced)
 
 
 def update_subnet(snapshot: Snapshot, asker: Identity, old: Subnet, new: Subnet, now: datetime) -> Changes:
     """Update a subnet. Raises Refused."""
     access.check(access.may_change_subnet(snapshot, asker, old), Verb.UPDATE, Subnet)
-    new = revised(old, new, now)
+    new = with_update_time(old, new, now)
     _check_parts(new)
     if new.enable_dhcp and not old.enable_dhcp:
         _check_dhcp(new)
@@ -164,12 +164,12 @@ def move_subnet(snapshot: Snapshot, asker: Identity, old: Subnet, new: Subnet, n
     _check_parts(new)
     _check_dhcp(new)
     rest = replace(network, subnets=tuple(each for each in network.subnets if each.id != old.id))
-    _check_room(rest, new)
+    _check_limits(rest, new)
     for port in ports_on(snapshot, network):
         for fixed in port.fixed_ips:
             if fixed.subnet_id == old.id and not (is_usable(fixed.address, new.cidr) and fixed.address != new.gateway):
                 raise Refused(SubnetInUse(subnet_id=old.id))
-    return put_subnet(snapshot, revised(old, new, now))
+    return put_subnet(snapshot, with_update_time(old, new, now))
 
 
 def put_subnet(snapshot: Snapshot, subnet: Subnet) -> Changes:
@@ -177,7 +177,7 @@ def put_subnet(snapshot: Snapshot, subnet: Subnet) -> Changes:
     subnets = tuple(subnet if other.id == subnet.id else other for other in network.subnets)
     if subnets == network.subnets:
         return Changes()
-    return Changes(puts=(replace(network, subnets=subnets),), rests_on_absence=True)
+    return Changes(puts=(replace(network, subnets=subnets),), requires_unchanged_model=True)
 
 
 def delete_subnet(snapshot: Snapshot, asker: Identity, subnet: Subnet) -> Changes:
@@ -188,25 +188,25 @@ def delete_subnet(snapshot: Snapshot, asker: Identity, subnet: Subnet) -> Change
     there = [
         port for port in ports_on(snapshot, network) if any(fixed.subnet_id == subnet.id for fixed in port.fixed_ips)
     ]
-    if any(port.use not in UNASKED for port in there):
+    if any(port.use not in SYSTEM_USES for port in there):
         raise Refused(SubnetInUse(subnet_id=subnet.id))
     rest = tuple(other for other in network.subnets if other.id != subnet.id)
     routes = tuple(route for route in network.routes if not is_inside(route, subnet.cidr))
     gone = tuple(Owner(Kind.PORT, port.id) for port in there)
-    return Changes(puts=(replace(network, subnets=rest, routes=routes),), deletes=gone, rests_on_absence=True)
+    return Changes(puts=(replace(network, subnets=rest, routes=routes),), deletes=gone, requires_unchanged_model=True)
 
 
 def check_version(value: IPAddress | IPNetwork, version: int, field: str) -> None:
     """Check the IP version of a field. Raises Refused."""
     if value.version != version:
-        raise Refused(OtherVersion(field=field, value=value, version=version))
+        raise Refused(IpVersionMismatch(field=field, value=value, version=version))
 
 
 def _check_parts(subnet: Subnet) -> None:
     """Check the consistency of a subnet's attributes. Raises Refused."""
     version = subnet.cidr.version
     if subnet.cidr.prefixlen == 0:
-        raise Refused(WholeInternet(cidr=subnet.cidr))
+        raise Refused(UnboundedCidr(cidr=subnet.cidr))
     if subnet.gateway is not None:
         check_version(subnet.gateway, version, "gateway")
         if not is_usable(subnet.gateway, subnet.cidr):
@@ -245,12 +245,12 @@ def _check_ipv6_modes(subnet: Subnet) -> None:
     if advertised is not None and chosen is not None and advertised is not chosen:
         raise Refused(Ipv6ModesDiffer(advertised=advertised, addresses=chosen))
     if addresses.is_automatic(subnet) and subnet.cidr.prefixlen != 64:
-        raise Refused(NoRoomForMacs(cidr=subnet.cidr))
+        raise Refused(Slaac64Required(cidr=subnet.cidr))
 
 
-def _check_room(network: Network, subnet: Subnet) -> None:
-    if len(network.subnets) >= MOST_SUBNETS:
-        raise Refused(TooManySubnets(network_id=network.id, most=MOST_SUBNETS))
+def _check_limits(network: Network, subnet: Subnet) -> None:
+    if len(network.subnets) >= MAX_SUBNETS:
+        raise Refused(TooManySubnets(network_id=network.id, most=MAX_SUBNETS))
     if any(subnet.cidr.version == other.cidr.version and subnet.cidr.overlaps(other.cidr) for other in network.subnets):
         raise Refused(SubnetsOverlap(cidr=subnet.cidr, network_id=network.id))
 
@@ -262,7 +262,7 @@ def _check_announced_once(snapshot: Snapshot, network: Network, subnet: Subnet) 
         others = snapshot.networks[identity].subnets if identity != network.id else ()
         if any(overlaps(subnet.cidr, other.cidr) for other in others):
             raise Refused(AnnouncedElsewhere(cidr=subnet.cidr, network_id=identity))
-    host = host_within(snapshot, subnet.cidr)
+    host = find_host_within(snapshot, subnet.cidr)
     if host is not None:
         raise Refused(AnnouncedAtHost(cidr=subnet.cidr, host=host))
 

@@ -34,7 +34,7 @@ CLIENT_HEADERS = (
     "X-SSL-Client-Not-After",
 )
 """Headers with attributes of the client's certificate."""
-DEFAULT_VERSIONS, LEAST_VERSION = ("TLSv1.2", "TLSv1.3"), "TLSv1.2"
+DEFAULT_VERSIONS, MIN_TLS_VERSION = ("TLSv1.2", "TLSv1.3"), "TLSv1.2"
 DEFAULT_CIPHERS = ":".join(
     [
         *("TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"),
@@ -54,7 +54,7 @@ DEFAULT_TLS: Mapping[str, Any] = {
 """Defaults of a listener that terminates TLS and of a pool that uses TLS, for absent or null attributes."""
 _CIPHERS = re.compile(r"[A-Za-z0-9+!:@=_.-]+")
 _DATAGRAMS = frozenset({ListenerProtocol.UDP, ListenerProtocol.SCTP})
-_INSERTING = frozenset({ListenerProtocol.HTTP, ListenerProtocol.TERMINATED_HTTPS})
+_HEADER_PROTOCOLS = frozenset({ListenerProtocol.HTTP, ListenerProtocol.TERMINATED_HTTPS})
 _T = TypeVar("_T", ListenerTls, PoolTls)
 _NO_LISTENER_TLS, _NO_HTTP = ListenerTls(), Http()
 
@@ -74,7 +74,7 @@ class UnknownHeaders(Refusal):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeadersOfCertificates(Refusal):
+class ClientCertificateHeadersNotSupported(Refusal):
     """Only a listener that terminates TLS has certificates of clients."""
 
     names: tuple[str, ...]
@@ -90,7 +90,7 @@ class BadHeaderSwitch(Refusal):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TlsOfDatagrams(Refusal):
+class TlsNotSupportedForDatagrams(Refusal):
     """A UDP or SCTP listener cannot terminate TLS. An existing one (`is_there`) gets this refusal for headers too; a
     new one with headers gets `HeadersNotInserted`."""
 
@@ -145,7 +145,7 @@ class BadCiphers(Refusal):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OldTlsVersions(Refusal):
     versions: tuple[str, ...]
-    least: str = LEAST_VERSION
+    least: str = MIN_TLS_VERSION
 
 
 def complete_listener_tls(known: Listener | None, listener: Listener) -> Listener:
@@ -155,9 +155,9 @@ def complete_listener_tls(known: Listener | None, listener: Listener) -> Listene
     if listener.tls is None and listener.http is None and not ends_tls:
         return listener
     tls, http = listener.tls or _NO_LISTENER_TLS, listener.http or _NO_HTTP
-    _check_choice(tls)
+    _check_versions_and_ciphers(tls)
     if known is not None and http.insert_headers and listener.protocol in _DATAGRAMS:
-        raise Refused(TlsOfDatagrams(protocol=listener.protocol, is_there=True))
+        raise Refused(TlsNotSupportedForDatagrams(protocol=listener.protocol, is_there=True))
     _check_headers(listener.protocol, http)
     _check_references(listener.protocol, tls, is_there=known is not None)
     _check_hsts(listener.protocol, http)
@@ -168,7 +168,7 @@ def complete_pool_tls(known: Pool | None, pool: Pool) -> Pool:
     """Return the pool with TLS defaults; `known` is its previous version. Raises Refused."""
     if pool.tls is None:
         return pool
-    _check_choice(pool.tls)
+    _check_versions_and_ciphers(pool.tls)
     if pool.tls.crl_container_ref and not pool.tls.ca_container_ref:
         raise Refused(NoMemberCa(was_there=None if known is None else _has_ca(known)))
     return replace(pool, tls=_with_defaults(pool.tls)) if pool.tls.enabled else pool
@@ -183,11 +183,11 @@ def _with_defaults(tls: _T) -> _T:
     return replace(tls, **missing) if missing else tls
 
 
-def _check_choice(tls: ListenerTls | PoolTls) -> None:
+def _check_versions_and_ciphers(tls: ListenerTls | PoolTls) -> None:
     if tls.ciphers and not _CIPHERS.fullmatch(tls.ciphers):
         raise Refused(BadCiphers())
     order = TLS_VERSIONS.index
-    old = tuple(each for each in tls.versions if order(each) < order(LEAST_VERSION))
+    old = tuple(each for each in tls.versions if order(each) < order(MIN_TLS_VERSION))
     if old:
         raise Refused(OldTlsVersions(versions=old))
 
@@ -196,7 +196,7 @@ def _check_references(protocol: ListenerProtocol, tls: ListenerTls, *, is_there:
     ends_tls = protocol is ListenerProtocol.TERMINATED_HTTPS
     certificate = tls.container_ref or tls.sni_container_refs
     if protocol in _DATAGRAMS and (certificate or tls.client_ca_container_ref):
-        raise Refused(TlsOfDatagrams(protocol=protocol, is_there=is_there))
+        raise Refused(TlsNotSupportedForDatagrams(protocol=protocol, is_there=is_there))
     if not ends_tls and certificate:
         raise Refused(CertificateNotUsed(protocol=protocol))
     if not certificate and (tls.client_ca_container_ref or ends_tls):
@@ -209,13 +209,13 @@ def _check_references(protocol: ListenerProtocol, tls: ListenerTls, *, is_there:
 
 def _check_headers(protocol: ListenerProtocol, http: Http) -> None:
     names = tuple(name for name, _ in http.insert_headers)
-    if names and protocol not in _INSERTING:
+    if names and protocol not in _HEADER_PROTOCOLS:
         raise Refused(HeadersNotInserted(protocol=protocol))
     if set(names) - {*FORWARDED_HEADERS, *CLIENT_HEADERS}:
         raise Refused(UnknownHeaders(names=names))
     of_clients = tuple(name for name in names if name in CLIENT_HEADERS)
     if of_clients and protocol is not ListenerProtocol.TERMINATED_HTTPS:
-        raise Refused(HeadersOfCertificates(names=of_clients, protocol=protocol))
+        raise Refused(ClientCertificateHeadersNotSupported(names=of_clients, protocol=protocol))
     for name, value in http.insert_headers:
         if value.lower() not in ("true", "false"):
             raise Refused(BadHeaderSwitch(name=name, value=value))

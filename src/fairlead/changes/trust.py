@@ -1,7 +1,7 @@
 """Certificates of clients, and the tokens that clients use to add one.
 
 An administrator adds a certificate, or issues a single-use token. A restricted client sees and deletes its own
-certificate (`Identity.user` is its fingerprint), and changes none.
+certificate (`RowIdentity.user` is its fingerprint), and changes none.
 
 All rules here raise Refused.
 """
@@ -15,9 +15,9 @@ from fairlead.changes.identity import Identity, check_administers
 from fairlead.changes.ids import check_new
 from fairlead.changes.projects import NoSuchProject, is_project
 from fairlead.changes.refusal import Refusal, Refused
-from fairlead.changes.resources import rewrite
+from fairlead.changes.resources import put_if_changed
 from fairlead.model.documents.owner import Kind, Owner
-from fairlead.model.documents.trust import MOST_CERTIFICATES, MOST_TOKENS, Certificate, TrustToken
+from fairlead.model.documents.trust import MAX_CERTIFICATES, MAX_TOKENS, Certificate, TrustToken
 from fairlead.model.registry.changeset import Changes
 from fairlead.model.registry.kinds import owner_of
 from fairlead.model.snapshot import Snapshot
@@ -29,12 +29,12 @@ class NoSuchCertificate(Refusal):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SeveralCertificates(Refusal):
+class AmbiguousCertificate(Refusal):
     """Several certificates have a fingerprint with this prefix."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CertificateIsThere(Refusal):
+class CertificateExists(Refusal):
     pass
 
 
@@ -46,7 +46,7 @@ class CertificateNotValid(Refusal):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OthersCertificate(Refusal):
+class CertificateNotChangeable(Refusal):
     """A restricted client may not change certificates."""
 
 
@@ -95,7 +95,7 @@ def find_certificate(snapshot: Snapshot, asker: Identity, prefix: str) -> Certif
     if not found or not wanted:
         raise Refused(NoSuchCertificate())
     if len(found) > 1:
-        raise Refused(SeveralCertificates())
+        raise Refused(AmbiguousCertificate())
     return found[0]
 
 
@@ -107,10 +107,10 @@ def add_certificate(snapshot: Snapshot, asker: Identity, certificate: Certificat
 def change_certificate(snapshot: Snapshot, asker: Identity, certificate: Certificate) -> Changes:
     """Change the name, description and restriction of a certificate."""
     if not asker.is_admin:
-        raise Refused(OthersCertificate())
+        raise Refused(CertificateNotChangeable())
     find_certificate(snapshot, asker, certificate.fingerprint)
     _check_projects(snapshot, certificate.projects)
-    return rewrite(snapshot, certificate)
+    return put_if_changed(snapshot, certificate)
 
 
 def delete_certificate(snapshot: Snapshot, asker: Identity, prefix: str) -> Changes:
@@ -129,11 +129,11 @@ def issue_token(snapshot: Snapshot, asker: Identity, token: TrustToken, now: dat
     check_new(snapshot.trust_tokens, token.id)
     _check_projects(snapshot, token.projects)
     valid = valid_tokens(snapshot, now)
-    if len(valid) >= MOST_TOKENS:
-        raise Refused(TooManyTokens(most=MOST_TOKENS))
+    if len(valid) >= MAX_TOKENS:
+        raise Refused(TooManyTokens(most=MAX_TOKENS))
     over = set(snapshot.trust_tokens) - {each.id for each in valid}
     deletes = tuple(Owner(Kind.TRUST_TOKEN, each) for each in sorted(over))
-    return Changes(puts=(token,), deletes=deletes, rests_on_absence=True)
+    return Changes(puts=(token,), deletes=deletes, requires_unchanged_model=True)
 
 
 def find_token(snapshot: Snapshot, asker: Identity, identity: str, now: datetime) -> TrustToken:
@@ -148,7 +148,7 @@ def revoke_token(snapshot: Snapshot, asker: Identity, identity: str, now: dateti
     return Changes(deletes=(owner_of(find_token(snapshot, asker, identity, now)),))
 
 
-def token_of(snapshot: Snapshot, digest: str, now: datetime) -> TrustToken:
+def find_token_by_digest(snapshot: Snapshot, digest: str, now: datetime) -> TrustToken:
     """Return the valid token with this hash of its secret."""
     matching = [each for each in valid_tokens(snapshot, now) if hmac.compare_digest(each.digest, digest)]
     if not matching:
@@ -156,10 +156,10 @@ def token_of(snapshot: Snapshot, digest: str, now: datetime) -> TrustToken:
     return matching[0]
 
 
-def spend_token(snapshot: Snapshot, digest: str, certificate: Certificate, now: datetime) -> Changes:
+def redeem_token(snapshot: Snapshot, digest: str, certificate: Certificate, now: datetime) -> Changes:
     """Add the certificate with the token's permissions and delete the token; no other permission is needed. The
     certificate's own name is used if the token has none."""
-    token = token_of(snapshot, digest, now)
+    token = find_token_by_digest(snapshot, digest, now)
     granted = replace(
         certificate,
         name=token.name or certificate.name,
@@ -174,11 +174,11 @@ def _add(snapshot: Snapshot, certificate: Certificate, now: datetime) -> Changes
     if not certificate.not_before <= now <= certificate.not_after:
         raise Refused(CertificateNotValid(expired=now > certificate.not_after))
     if certificate.fingerprint in snapshot.certificates:
-        raise Refused(CertificateIsThere())
-    if len(snapshot.certificates) >= MOST_CERTIFICATES:
-        raise Refused(TooManyCertificates(most=MOST_CERTIFICATES))
+        raise Refused(CertificateExists())
+    if len(snapshot.certificates) >= MAX_CERTIFICATES:
+        raise Refused(TooManyCertificates(most=MAX_CERTIFICATES))
     _check_projects(snapshot, certificate.projects)
-    return Changes(puts=(certificate,), rests_on_absence=True)
+    return Changes(puts=(certificate,), requires_unchanged_model=True)
 
 
 def _check_projects(snapshot: Snapshot, names: Iterable[str]) -> None:

@@ -14,11 +14,11 @@ from fairlead.model.documents.addresses import IPAddress, IPNetwork, is_inside, 
 from fairlead.model.documents.indexes import NO_IDS
 from fairlead.model.documents.network import Network, Port, PortUse, Router, find_subnet
 from fairlead.model.snapshot import Snapshot
-from fairlead.runtime.steps import Steps, at_once
+from fairlead.runtime.steps import Steps, run_to_completion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NotInRoutes(Refusal):
+class PrefixNotInRoutes(Refusal):
     """No route of the uplink contains the prefix."""
 
     cidr: IPNetwork
@@ -26,7 +26,7 @@ class NotInRoutes(Refusal):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UsedOutside(Refusal):
+class PrefixInUseOutside(Refusal):
     """Another object behind the external network uses addresses of the prefix. It is not disclosed, because it may
     belong to another project."""
 
@@ -35,7 +35,7 @@ class UsedOutside(Refusal):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NotGranted(Refusal):
+class PrefixNotGranted(Refusal):
     """The project has no grant for the prefix; only an administrator grants prefixes of an uplink's routes."""
 
     cidr: IPNetwork
@@ -59,14 +59,14 @@ def check_untranslated(snapshot: Snapshot, uplink: Network, network_id: str, cid
     All ports of the external network are scanned; their number is bounded by its addresses.
     """
     if not any(is_inside(cidr, route) for route in uplink.routes):
-        raise Refused(NotInRoutes(cidr=cidr, uplink_id=uplink.id))
+        raise Refused(PrefixNotInRoutes(cidr=cidr, uplink_id=uplink.id))
     for port in ports_on(snapshot, uplink):
         yield
         used = any(fixed.address in cidr for fixed in port.fixed_ips)
         if used or any(
             overlaps(other, cidr) for _, other in untranslated(snapshot, port, cidr.version, but=network_id)
         ):
-            raise Refused(UsedOutside(cidr=cidr, uplink_id=uplink.id))
+            raise Refused(PrefixInUseOutside(cidr=cidr, uplink_id=uplink.id))
 
 
 def granted(snapshot: Snapshot, project_id: str, uplink: Network) -> list[IPNetwork]:
@@ -79,10 +79,10 @@ def check_granted(snapshot: Snapshot, asker: Identity, project_id: str, uplink: 
     """Check that a network of this project may use the prefix. Raises Refused."""
     if asker.is_admin or any(is_inside(cidr, prefix) for prefix in granted(snapshot, project_id, uplink)):
         return
-    raise Refused(NotGranted(cidr=cidr, uplink=uplink.name, project_id=project_id))
+    raise Refused(PrefixNotGranted(cidr=cidr, uplink=uplink.name, project_id=project_id))
 
 
-def check_joined(
+def check_untranslated_subnets(
     snapshot: Snapshot, asker: Identity, router: Router, joined: Iterable[tuple[Network, IPNetwork]]
 ) -> None:
     """Check that these subnets may be behind the router. If the uplink has routes, a tenant's subnet without NAT must
@@ -92,18 +92,18 @@ def check_joined(
         return
     uplink = snapshot.networks[gateway.network_id]
     for network, cidr in joined:
-        if _is_seen(uplink, cidr) and not is_translated(router, cidr.version):
-            at_once(check_untranslated(snapshot, uplink, network.id, cidr))
+        if _is_visible_on(uplink, cidr) and not is_translated(router, cidr.version):
+            run_to_completion(check_untranslated(snapshot, uplink, network.id, cidr))
             check_granted(snapshot, asker, network.project_id, uplink, cidr)
 
 
-def _is_seen(uplink: Network, cidr: IPNetwork) -> bool:
+def _is_visible_on(uplink: Network, cidr: IPNetwork) -> bool:
     """Return whether the subnet is visible on an uplink with routes. An IPv6 prefix outside all routes is not reachable
     from outside, so machines may have such addresses in addition to others."""
     return bool(uplink.routes) and (cidr.version == 4 or any(overlaps(route, cidr) for route in uplink.routes))
 
 
-def check_reached(snapshot: Snapshot, uplink: Network, routes: Iterable[IPNetwork]) -> Steps[None]:
+def check_routes_not_needed(snapshot: Snapshot, uplink: Network, routes: Iterable[IPNetwork]) -> Steps[None]:
     """Check that these routes can replace those of the external network. Raises Refused."""
     gone, there = [route for route in uplink.routes if route not in routes], list(routes)
     for port in ports_on(snapshot, uplink) if gone else ():
@@ -111,7 +111,7 @@ def check_reached(snapshot: Snapshot, uplink: Network, routes: Iterable[IPNetwor
         addresses = [fixed.address for fixed in port.fixed_ips] if port.use is PortUse.VIP else []
         for address in addresses:
             if any(address in route for route in gone) and not any(address in route for route in there):
-                raise Refused(RouteNeeded(needed=address, network=_holder(snapshot, port)))
+                raise Refused(RouteNeeded(needed=address, network=_find_served_network(snapshot, port)))
         for network, cidr in (each for version in (4, 6) for each in untranslated(snapshot, port, version)):
             if any(is_inside(cidr, route) for route in gone) and not any(is_inside(cidr, route) for route in there):
                 raise Refused(RouteNeeded(needed=cidr, network=network))
@@ -137,7 +137,7 @@ def is_translated(router: Router, version: int) -> bool:
     return gateway is not None and (gateway.enable_snat if version == 4 else gateway.enable_snat_ipv6)
 
 
-def _holder(snapshot: Snapshot, port: Port) -> Network:
+def _find_served_network(snapshot: Snapshot, port: Port) -> Network:
     """Return the tenant's network that the port's address serves; the port's own network if there is none."""
     found = port.network_id
     if port.use is PortUse.VIP:

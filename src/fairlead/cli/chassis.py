@@ -5,18 +5,18 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import quote
 
-from fairlead.runtime.terminal import say, say_json, table
+from fairlead.runtime.terminal import print_json, print_lines, table
 
-Ask = Callable[[argparse.Namespace, str, str, object], Any]
+SendRequest = Callable[[argparse.Namespace, str, str, object], Any]
 """Send a request (method, path, body) and return the decoded answer. Exits with the server's error message."""
-UNWELL = 3
+EXIT_UNHEALTHY = 3
 PATH = "/operator/chassis"
 HOSTS_PATH = "/operator/hosts"
 HOST_COLUMNS = ("host", "number", "addresses", "prefixes", "state")
 COLUMNS = ("chassis", "host", "ports", "agent", "version", "alive since", "last heard", "identity", "not applied")
 
 
-def add_parser(commands: Any, add_server_address: Callable[[Any], None], ask: Ask) -> None:
+def add_parser(commands: Any, add_server_address: Callable[[Any], None], ask: SendRequest) -> None:
     chassis = commands.add_parser(
         "chassis",
         help="the nodes, their agents, and which agents may come in",
@@ -36,7 +36,7 @@ def add_parser(commands: Any, add_server_address: Callable[[Any], None], ask: As
         mine.add_parser(name, help=meaning).add_argument(
             "name", metavar="NAME", help="of the chassis: in OVN, or of a plain host"
         )
-    acts: Mapping[str, Callable[[argparse.Namespace, Ask], int]] = {
+    acts: Mapping[str, Callable[[argparse.Namespace, SendRequest], int]] = {
         "list": _list,
         "show": _show,
         "enroll": _enroll,
@@ -49,7 +49,7 @@ def add_parser(commands: Any, add_server_address: Callable[[Any], None], ask: As
         mine.choices[name].set_defaults(run=lambda arguments, act=act: act(arguments, ask))
 
 
-def _add_hosts(mine: Any, add_server_address: Callable[[Any], None], ask: Ask) -> None:
+def _add_hosts(mine: Any, add_server_address: Callable[[Any], None], ask: SendRequest) -> None:
     hosts = mine.add_parser("host", help="plain Linux hosts that serve announced VIPs: declared, shown, removed")
     each = hosts.add_subparsers(metavar="COMMAND", required=True)
     each.add_parser("list", help="every host that is declared")
@@ -92,66 +92,66 @@ def _path(arguments: argparse.Namespace) -> str:
     return f"{PATH}/{quote(arguments.name, safe='')}"
 
 
-def _list(arguments: argparse.Namespace, ask: Ask) -> int:
+def _list(arguments: argparse.Namespace, ask: SendRequest) -> int:
     found = ask(arguments, "GET", PATH, None)["chassis"]
     if arguments.json:
-        say_json(found, indent=2)
+        print_json(found, indent=2)
     elif found:
-        say(*table([COLUMNS, *map(_columns, found)]))
-    return UNWELL if any(map(_is_unwell, found)) else 0
+        print_lines(*table([COLUMNS, *map(_columns, found)]))
+    return EXIT_UNHEALTHY if any(map(_is_unhealthy, found)) else 0
 
 
-def _show(arguments: argparse.Namespace, ask: Ask) -> int:
+def _show(arguments: argparse.Namespace, ask: SendRequest) -> int:
     found = ask(arguments, "GET", _path(arguments), None)
     if arguments.json:
-        say_json(found, indent=2)
-        return UNWELL if _is_unwell(found) else 0
+        print_json(found, indent=2)
+        return EXIT_UNHEALTHY if _is_unhealthy(found) else 0
     for title, text in zip(COLUMNS, _columns(found), strict=True):
-        say(f"{title:12} {text}")
+        print_lines(f"{title:12} {text}")
     agent = found["agent"] or {"unapplied": []}
     if found["covered_for"]:
-        say(f"{'looks after':12} {found['covered_for']} places of silent nodes, or of none")
+        print_lines(f"{'looks after':12} {found['covered_for']} places of silent nodes, or of none")
     for each in found["proxies"]:
         whose = f"of {each['at']} for project {each['project_id']}"
-        say(f"{'proxy':12} {whose}: serves {each['serving']} of {each['wanted']} listeners")
+        print_lines(f"{'proxy':12} {whose}: serves {each['serving']} of {each['wanted']} listeners")
     for each in agent["unapplied"]:
-        say(f"  {each['dataplane']} {each['owner']}: {each['error']}")
-    return UNWELL if _is_unwell(found) else 0
+        print_lines(f"  {each['dataplane']} {each['owner']}: {each['error']}")
+    return EXIT_UNHEALTHY if _is_unhealthy(found) else 0
 
 
-def _enroll(arguments: argparse.Namespace, ask: Ask) -> int:
+def _enroll(arguments: argparse.Namespace, ask: SendRequest) -> int:
     told = ask(arguments, "POST", f"{_path(arguments)}/token", None)
     if arguments.json:
-        say_json(told)
+        print_json(told)
     else:
-        say(told["token"])
+        print_lines(told["token"])
     return 0
 
 
-def _revoke(arguments: argparse.Namespace, ask: Ask) -> int:
+def _revoke(arguments: argparse.Namespace, ask: SendRequest) -> int:
     ask(arguments, "DELETE", f"{_path(arguments)}/identity", None)
     if arguments.json:
-        say_json({"revoked": arguments.name})
+        print_json({"revoked": arguments.name})
     else:
-        say(f"{arguments.name} is let in no more")
+        print_lines(f"{arguments.name} is let in no more")
     return 0
 
 
-def _drain(arguments: argparse.Namespace, ask: Ask) -> int:
+def _drain(arguments: argparse.Namespace, ask: SendRequest) -> int:
     found = ask(arguments, "PUT", f"{_host_path(arguments)}/draining", None)
     if arguments.json:
-        say_json(found, indent=2)
+        print_json(found, indent=2)
     else:
-        say(f"{arguments.name} is drained: others get what is new")
+        print_lines(f"{arguments.name} is drained: others get what is new")
     return 0
 
 
-def _undrain(arguments: argparse.Namespace, ask: Ask) -> int:
+def _undrain(arguments: argparse.Namespace, ask: SendRequest) -> int:
     found = ask(arguments, "DELETE", f"{_host_path(arguments)}/draining", None)
     if arguments.json:
-        say_json(found, indent=2)
+        print_json(found, indent=2)
     else:
-        say(f"{arguments.name} gets its share again")
+        print_lines(f"{arguments.name} gets its share again")
     return 0
 
 
@@ -159,20 +159,20 @@ def _host_path(arguments: argparse.Namespace) -> str:
     return f"{HOSTS_PATH}/{quote(arguments.name, safe='')}"
 
 
-def _list_hosts(arguments: argparse.Namespace, ask: Ask) -> int:
+def _list_hosts(arguments: argparse.Namespace, ask: SendRequest) -> int:
     found = ask(arguments, "GET", HOSTS_PATH, None)["hosts"]
     if arguments.json:
-        say_json(found, indent=2)
+        print_json(found, indent=2)
     elif found:
-        say(*table([HOST_COLUMNS, *map(_host_columns, found)]))
+        print_lines(*table([HOST_COLUMNS, *map(_host_columns, found)]))
     return 0
 
 
-def _show_host(arguments: argparse.Namespace, ask: Ask) -> int:
+def _show_host(arguments: argparse.Namespace, ask: SendRequest) -> int:
     return _tell_host(arguments, ask(arguments, "GET", _host_path(arguments), None))
 
 
-def _set_host(arguments: argparse.Namespace, ask: Ask) -> int:
+def _set_host(arguments: argparse.Namespace, ask: SendRequest) -> int:
     """Send only the given options."""
     said = {"number": arguments.number, "addresses": arguments.address, "prefixes": arguments.prefix}
     body: dict[str, object] = {name: value for name, value in said.items() if value is not None}
@@ -181,21 +181,21 @@ def _set_host(arguments: argparse.Namespace, ask: Ask) -> int:
     return _tell_host(arguments, ask(arguments, "PUT", _host_path(arguments), body))
 
 
-def _remove_host(arguments: argparse.Namespace, ask: Ask) -> int:
+def _remove_host(arguments: argparse.Namespace, ask: SendRequest) -> int:
     ask(arguments, "DELETE", _host_path(arguments), None)
     if arguments.json:
-        say_json({"removed": arguments.name})
+        print_json({"removed": arguments.name})
     else:
-        say(f"{arguments.name} is no host any more")
+        print_lines(f"{arguments.name} is no host any more")
     return 0
 
 
 def _tell_host(arguments: argparse.Namespace, found: Any) -> int:
     if arguments.json:
-        say_json(found, indent=2)
+        print_json(found, indent=2)
         return 0
     for title, text in zip(HOST_COLUMNS, _host_columns(found), strict=True):
-        say(f"{title:12} {text}")
+        print_lines(f"{title:12} {text}")
     return 0
 
 
@@ -206,7 +206,7 @@ def _host_columns(row: Any) -> tuple[str, ...]:
     return row["name"], str(row["number"]), " ".join(row["addresses"]), " ".join(prefixes), drained
 
 
-def _is_unwell(row: Any) -> bool:
+def _is_unhealthy(row: Any) -> bool:
     agent = row["agent"]
     silent = agent is not None and (_state(agent) != "heard" or bool(agent["unapplied"]))
     behind = any(each["serving"] < each["wanted"] for each in row["proxies"])

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fairlead.runtime.terminal import say, say_file, say_json
+from fairlead.runtime.terminal import print_file, print_json, print_lines
 
 if TYPE_CHECKING:  # imported by the commands that need it
     from fairlead.config.options import Configuration
@@ -39,7 +39,7 @@ def add_config(commands: Any, add_configuration_file: Callable[[Any], None]) -> 
 def _template(_: argparse.Namespace) -> int:
     from fairlead.config.load import render_template
 
-    say_file(render_template())
+    print_file(render_template())
     return 0
 
 
@@ -48,17 +48,17 @@ def _show(arguments: argparse.Namespace) -> int:
 
     configuration = read_configuration(arguments.config, os.environ)
     if arguments.json:
-        say_json(asdict(configuration), indent=2)
+        print_json(asdict(configuration), indent=2)
     else:
-        say_file(render_configuration(configuration))
+        print_file(render_configuration(configuration))
     return 0
 
 
 def _check(arguments: argparse.Namespace) -> int:
     from fairlead.config.load import read_configuration
-    from fairlead.config.option_files import OF_AGENTS, OF_SERVERS
+    from fairlead.config.option_files import AGENT_SECTIONS, SERVER_SECTIONS
 
-    check_all(read_configuration(arguments.config, os.environ), OF_AGENTS if arguments.agent else OF_SERVERS)
+    check_all(read_configuration(arguments.config, os.environ), AGENT_SECTIONS if arguments.agent else SERVER_SECTIONS)
     return 0
 
 
@@ -69,7 +69,7 @@ def check_all(configuration: "Configuration", sections: Iterable[str]) -> None:
 
     check_secrets(configuration)
     check_files(configuration, sections, datetime.now(UTC))
-    say("the configuration is valid")
+    print_lines("the configuration is valid")
 
 
 def _migrate(arguments: argparse.Namespace) -> int:
@@ -80,5 +80,5 @@ def _migrate(arguments: argparse.Namespace) -> int:
         text = migrate(arguments.file.read_text())
     except (OSError, ValueError) as error:
         raise BadConfiguration(f"{arguments.file}: {error}") from None
-    say_file(text)
+    print_file(text)
     return 0

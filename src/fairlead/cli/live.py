@@ -14,21 +14,21 @@ from typing import Any
 
 from fairlead.config.load import read_configuration, split_listen
 from fairlead.config.options import ServerOptions
-from fairlead.runtime.terminal import complain, say
+from fairlead.runtime.terminal import print_error, print_lines
 
-PATIENCE = 5.0
+TIMEOUT = 5.0
 """Seconds to wait for the answer."""
-LONGEST_ANSWER = 1024
+MAX_RESPONSE_BYTES = 1024
 
 
 class _OnSocket(http.client.HTTPConnection):
     def __init__(self, path: str) -> None:
-        super().__init__("localhost", timeout=PATIENCE)
+        super().__init__("localhost", timeout=TIMEOUT)
         self._path = path
 
     def connect(self) -> None:
         self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(PATIENCE)
+        self.sock.settimeout(TIMEOUT)
         self.sock.connect(self._path)
 
 
@@ -49,13 +49,13 @@ def _alive(arguments: argparse.Namespace) -> int:
     try:
         connection.request("GET", "/readyz" if arguments.ready else "/healthz")
         answer = connection.getresponse()
-        said = answer.read(LONGEST_ANSWER).decode(errors="replace").strip()
+        said = answer.read(MAX_RESPONSE_BYTES).decode(errors="replace").strip()
     except (OSError, http.client.HTTPException) as error:
-        complain(f"{options.listen} does not answer: {error}")
+        print_error(f"{options.listen} does not answer: {error}")
         return 1
     finally:
         connection.close()
-    say(said)
+    print_lines(said)
     return 0 if answer.status == http.client.OK else 1
 
 
@@ -65,8 +65,8 @@ def _connection(options: ServerOptions) -> http.client.HTTPConnection:
     host, port = split_listen(options.listen)
     host = _reached_at(host)
     if options.tls_certificate:
-        return http.client.HTTPSConnection(host, port, timeout=PATIENCE, context=_any_certificate())
-    return http.client.HTTPConnection(host, port, timeout=PATIENCE)
+        return http.client.HTTPSConnection(host, port, timeout=TIMEOUT, context=_any_certificate())
+    return http.client.HTTPConnection(host, port, timeout=TIMEOUT)
 
 
 def _reached_at(host: str) -> str:

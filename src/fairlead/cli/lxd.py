@@ -10,14 +10,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import quote
 
-from fairlead.runtime.terminal import complain, say, say_json
+from fairlead.runtime.terminal import print_error, print_json, print_lines
 
-Ask = Callable[[argparse.Namespace, str, str, object], Any]
+SendRequest = Callable[[argparse.Namespace, str, str, object], Any]
 """Send a request (method, path, body) and return the decoded answer. Exits with the server's error message."""
 CERTIFICATES, OPERATIONS = "/1.0/certificates", "/1.0/operations"
 
 
-def add_parser(commands: Any, add_server_address: Callable[[Any], None], ask: Ask) -> None:
+def add_parser(commands: Any, add_server_address: Callable[[Any], None], ask: SendRequest) -> None:
     lxd = commands.add_parser(
         "lxd",
         help="who may come in by LXD's and Incus' API",
@@ -36,7 +36,7 @@ def add_parser(commands: Any, add_server_address: Callable[[Any], None], ask: As
     mine.add_parser("certificates", help="of clients that are trusted")
     forget = mine.add_parser("forget", help="trust a certificate no more")
     forget.add_argument("name", metavar="NAME", help="its name, or its fingerprint or the beginning of that")
-    acts: Mapping[str, Callable[[argparse.Namespace, Ask], int]] = {
+    acts: Mapping[str, Callable[[argparse.Namespace, SendRequest], int]] = {
         "token": _token,
         "tokens": _tokens,
         "revoke": _revoke,
@@ -48,7 +48,7 @@ def add_parser(commands: Any, add_server_address: Callable[[Any], None], ask: As
         mine.choices[name].set_defaults(run=lambda arguments, act=act: act(arguments, ask))
 
 
-def _token(arguments: argparse.Namespace, ask: Ask) -> int:
+def _token(arguments: argparse.Namespace, ask: SendRequest) -> int:
     restricted = arguments.restricted or bool(arguments.project)
     body = {"token": True, "type": "client", "name": arguments.name, "restricted": restricted}
     told = ask(arguments, "POST", CERTIFICATES, {**body, "projects": arguments.project})["metadata"]["metadata"]
@@ -57,22 +57,22 @@ def _token(arguments: argparse.Namespace, ask: Ask) -> int:
     text = base64.b64encode(json.dumps(token, separators=(",", ":")).encode()).decode()
     if arguments.json:
         shown = {"name": arguments.name, "token": text, "expires_at": told["expiresAt"]}
-        say_json({**shown, "addresses": told["addresses"], "fingerprint": told["fingerprint"]})
+        print_json({**shown, "addresses": told["addresses"], "fingerprint": told["fingerprint"]})
     else:
-        say(text)
+        print_lines(text)
     return 0
 
 
-def _tokens(arguments: argparse.Namespace, ask: Ask) -> int:
+def _tokens(arguments: argparse.Namespace, ask: SendRequest) -> int:
     tokens = _unused(arguments, ask)
     if arguments.json:
-        say_json(tokens, indent=2)
+        print_json(tokens, indent=2)
     for token in [] if arguments.json else tokens:
-        say(f"{token['id']}  {token['expires_at']}  {_rights(token)}  {token['name']}")
+        print_lines(f"{token['id']}  {token['expires_at']}  {_rights(token)}  {token['name']}")
     return 0
 
 
-def _unused(arguments: argparse.Namespace, ask: Ask) -> list[dict[str, Any]]:
+def _unused(arguments: argparse.Namespace, ask: SendRequest) -> list[dict[str, Any]]:
     found = ask(arguments, "GET", f"{OPERATIONS}?recursion=1", None)["metadata"].get("running", [])
     return [
         {
@@ -86,38 +86,38 @@ def _unused(arguments: argparse.Namespace, ask: Ask) -> list[dict[str, Any]]:
     ]
 
 
-def _revoke(arguments: argparse.Namespace, ask: Ask) -> int:
+def _revoke(arguments: argparse.Namespace, ask: SendRequest) -> int:
     """Revoke all tokens with this name."""
     found = [each["id"] for each in _unused(arguments, ask) if arguments.name in (each["name"], each["id"])]
     for each in found or [arguments.name]:
         ask(arguments, "DELETE", f"{OPERATIONS}/{quote(each, safe='')}", None)
     if arguments.json:
-        say_json({"revoked": found})
+        print_json({"revoked": found})
     return 0
 
 
-def _certificates(arguments: argparse.Namespace, ask: Ask) -> int:
+def _certificates(arguments: argparse.Namespace, ask: SendRequest) -> int:
     found = ask(arguments, "GET", f"{CERTIFICATES}?recursion=1", None)["metadata"]
     if arguments.json:
-        say_json(found, indent=2)
+        print_json(found, indent=2)
     for each in [] if arguments.json else found:
-        say(f"{each['fingerprint']}  {_rights(each)}  {each['name']}")
+        print_lines(f"{each['fingerprint']}  {_rights(each)}  {each['name']}")
     return 0
 
 
-def _forget(arguments: argparse.Namespace, ask: Ask) -> int:
+def _forget(arguments: argparse.Namespace, ask: SendRequest) -> int:
     """Remove the certificate with this name, or otherwise this fingerprint. Fails if several have the name."""
     name: str = arguments.name
     trusted = ask(arguments, "GET", f"{CERTIFICATES}?recursion=1", None)["metadata"]
     found = [each["fingerprint"] for each in trusted if each["name"] == name]
     if len(found) > 1:
         which = f"{len(found)} certificates are called '{name}'; name one by its fingerprint: {', '.join(found)}"
-        complain(f"fairlead: {which}")
+        print_error(f"fairlead: {which}")
         return 1
     fingerprint = found[0] if found else name
     ask(arguments, "DELETE", f"{CERTIFICATES}/{quote(fingerprint, safe='')}", None)
     if arguments.json:
-        say_json({"forgotten": fingerprint})
+        print_json({"forgotten": fingerprint})
     return 0
 
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from fairlead import __version__
 from fairlead.cli.rows import DIFFERENT, print_plan
-from fairlead.http.server_client import Server, ServerError, is_url
-from fairlead.runtime.terminal import complain, say, say_json
+from fairlead.http.server_client import ApiClient, ServerError, is_url
+from fairlead.runtime.terminal import print_error, print_json, print_lines
 
 if TYPE_CHECKING:  # Octavia's environment lacks some of its dependencies
     from fairlead.config.options import Configuration
@@ -43,7 +43,7 @@ DESCRIPTION = """Fairlead: a natively distributed load balancer for OVN.
 """
 
 
-class Failure(Exception):
+class CliError(Exception):
     """The command failed; the message gives the reason."""
 
 
@@ -58,10 +58,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         code: int = arguments.run(arguments)
     except BadConfiguration as error:
-        complain(f"fairlead: {error}")
+        print_error(f"fairlead: {error}")
         return 2
-    except Failure as error:
-        complain(f"fairlead: {error}")
+    except CliError as error:
+        print_error(f"fairlead: {error}")
         return 1
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -214,11 +214,11 @@ Or where a flow to a VIP goes that plain hosts announce: a server says whose slo
 def _server(arguments: argparse.Namespace) -> int:
     from fairlead.cli.config import check_all
     from fairlead.config.load import read_configuration
-    from fairlead.config.option_files import OF_SERVERS
+    from fairlead.config.option_files import SERVER_SECTIONS
 
     configuration = read_configuration(arguments.config, os.environ)
     if arguments.check:
-        check_all(configuration, OF_SERVERS)
+        check_all(configuration, SERVER_SECTIONS)
         return 0
     return run_server(configuration)
 
@@ -236,24 +236,24 @@ def run_server(configuration: "Configuration") -> int:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(serve(configuration))
     except (BadPasswordFile, StoreError, OSError) as error:
-        raise Failure(str(error)) from None
+        raise CliError(str(error)) from None
     return 0
 
 
 def _agent(arguments: argparse.Namespace) -> int:
     from fairlead.cli.config import check_all
     from fairlead.config.load import check_secrets, read_configuration
-    from fairlead.config.option_files import OF_AGENTS
+    from fairlead.config.option_files import AGENT_SECTIONS
     from fairlead.drivers.interface import DriverError
     from fairlead.drivers.ovn.vswitch.database import SwitchError
     from fairlead.node import process
     from fairlead.node.identity import NoIdentity
-    from fairlead.node.plan import Untold, plan_host
+    from fairlead.node.plan import SliceUnavailable, plan_host
     from fairlead.runtime.logging import start_logging
 
     configuration = read_configuration(arguments.config, os.environ)
     if arguments.check:
-        check_all(configuration, OF_AGENTS)
+        check_all(configuration, AGENT_SECTIONS)
         return 0
     check_secrets(configuration)
     options = configuration.agent
@@ -264,33 +264,33 @@ def _agent(arguments: argparse.Namespace) -> int:
         if arguments.remove:
             asyncio.run(process.remove(options))
         elif arguments.once:
-            say_json(asyncio.run(process.read_once(options)), indent=2)
+            print_json(asyncio.run(process.read_once(options)), indent=2)
         elif arguments.plan:
             return print_plan(asyncio.run(plan_host(options)), as_json=arguments.json)
         else:
             asyncio.run(process.serve(options))
-    except (SwitchError, NoIdentity, Untold, DriverError, OSError) as error:
-        raise Failure(str(error)) from None
+    except (SwitchError, NoIdentity, SliceUnavailable, DriverError, OSError) as error:
+        raise CliError(str(error)) from None
     return 0
 
 
 def _enroll(file: str, path: Path) -> int:
     """Get a certificate for this node with a token. Raises Failure."""
-    from fairlead.agent_protocol.enrolment import LONGEST_TOKEN, read_token
+    from fairlead.agent_protocol.enrolment import MAX_TOKEN_LENGTH, read_token
     from fairlead.node.identity import NoIdentity, enrol
 
     try:
-        text = sys.stdin.read(LONGEST_TOKEN + 1) if file == "-" else Path(file).read_text()
+        text = sys.stdin.read(MAX_TOKEN_LENGTH + 1) if file == "-" else Path(file).read_text()
         identity = asyncio.run(enrol(read_token(text), path))
     except (NoIdentity, ValueError, OSError) as error:
-        raise Failure(str(error)) from None
-    say(f"{path}: chassis {identity.chassis}, until {identity.not_after:%Y-%m-%d}")
+        raise CliError(str(error)) from None
+    print_lines(f"{path}: chassis {identity.chassis}, until {identity.not_after:%Y-%m-%d}")
     return 0
 
 
 def _network(_: Sequence[str]) -> int:
     """Reject the former command and name the stock client."""
-    complain("network: use the stock client, `incus network load-balancer ...` (package incus-client)")
+    print_error("network: use the stock client, `incus network load-balancer ...` (package incus-client)")
     return 2  # wrong usage
 
 
@@ -310,9 +310,9 @@ def _resync(arguments: argparse.Namespace) -> int:
     where = ", ".join(f"{dataplane}: {changed}" for dataplane, changed in answer.get("dataplanes", {}).items())
     said = f"{answer['changed']} owners differed and are being mended ({where})"
     if arguments.json:
-        say_json(answer)
+        print_json(answer)
     else:
-        say(said)
+        print_lines(said)
     return 0
 
 
@@ -321,9 +321,9 @@ def _health(arguments: argparse.Namespace) -> int:
 
     rows = _ask(arguments, "GET", "/operator/health")["health"]
     if arguments.json:
-        say_json(rows, indent=2)
+        print_json(rows, indent=2)
     else:
-        say(*render(rows, datetime.now(UTC)))
+        print_lines(*render(rows, datetime.now(UTC)))
     return 0
 
 
@@ -331,29 +331,29 @@ def _trace(arguments: argparse.Namespace) -> int:
     if arguments.flow:
         return _trace_flow(arguments)
     if arguments.sender is None or arguments.to is None:
-        raise Failure("say --from PORT --to ADDRESS:PORT, or two ADDRESS:PORT: the client's and the VIP's")
+        raise CliError("say --from PORT --to ADDRESS:PORT, or two ADDRESS:PORT: the client's and the VIP's")
     return _trace_packet(arguments)
 
 
 def _trace_flow(arguments: argparse.Namespace) -> int:
-    from fairlead.cli.trace import describe_led
+    from fairlead.cli.trace import describe_flow_target
 
     if len(arguments.flow) != 2 or arguments.sender or arguments.to:
-        raise Failure("say two ADDRESS:PORT, the client's and the VIP's, without --from and --to")
+        raise CliError("say two ADDRESS:PORT, the client's and the VIP's, without --from and --to")
     client, to = arguments.flow
     asked = urllib.parse.urlencode({"client": client, "to": to, "protocol": arguments.protocol})
     led = _ask(arguments, "GET", f"/operator/flow?{asked}")
     if arguments.json:
-        say_json(led, indent=2)
+        print_json(led, indent=2)
     else:
-        say(describe_led(led))
+        print_lines(describe_flow_target(led))
     return 0 if led["endpoint"] and led["admitted"] else DIFFERENT
 
 
 def _trace_packet(arguments: argparse.Namespace) -> int:
     from fairlead.cli import trace
     from fairlead.config.load import BadConfiguration, read_configuration
-    from fairlead.dataplane.ovn_trace import Echo, Untraceable
+    from fairlead.dataplane.ovn_trace import IcmpEcho, Untraceable
     from fairlead.drivers.ovn.trace import tracer
     from fairlead.drivers.ovsdb.client import Tls
     from fairlead.drivers.ovsdb.errors import OvsdbError
@@ -373,36 +373,38 @@ def _trace_packet(arguments: argparse.Namespace) -> int:
         )
     except ValueError as error:
         raise BadConfiguration(f"trace: {error}") from None
-    question = tracer.Question(port=arguments.sender, destination=destination, packet=packet, source=source, via=via)
+    question = tracer.TraceRequest(
+        port=arguments.sender, destination=destination, packet=packet, source=source, via=via
+    )
     try:
         answer = asyncio.run(tracer.trace(settings, question))
     except (Untraceable, OvsdbError, OSError) as error:
-        raise Failure(str(error)) from None
-    number = 0 if isinstance(packet, Echo) else packet.port
+        raise CliError(str(error)) from None
+    number = 0 if isinstance(packet, IcmpEcho) else packet.port
     names = trace.find_names(answer, number, arguments.protocol, server)
     if arguments.json:
-        say_json(trace.encode(answer, names), indent=2)
+        print_json(trace.encode(answer, names), indent=2)
     else:
-        say(*answer.trace.split("\n"))
-        say(f"{arguments.to} {arguments.protocol}: {trace.summarize(answer, names)}")
-    return 0 if answer.verdict.outcome in trace.ARRIVES else DIFFERENT
+        print_lines(*answer.trace.split("\n"))
+        print_lines(f"{arguments.to} {arguments.protocol}: {trace.summarize(answer, names)}")
+    return 0 if answer.verdict.outcome in trace.ARRIVING_OUTCOMES else DIFFERENT
 
 
-def _server_of(arguments: argparse.Namespace) -> Server:
+def _server_of(arguments: argparse.Namespace) -> ApiClient:
     """Create the API client. Raises Failure."""
     if not is_url(arguments.url):
-        raise Failure(f"--url: '{arguments.url}' is not http://HOST:PORT or https://HOST:PORT")
+        raise CliError(f"--url: '{arguments.url}' is not http://HOST:PORT or https://HOST:PORT")
     user, password = os.environ.get("FAIRLEAD_USER", ""), os.environ.get("FAIRLEAD_PASSWORD", "")
-    return Server(url=arguments.url, user=user, password=password)
+    return ApiClient(url=arguments.url, user=user, password=password)
 
 
 def _ask(arguments: argparse.Namespace, method: str, path: str, body: object = None) -> Any:
     """Send a request to the server. Raises Failure with the server's message."""
     try:
-        return _server_of(arguments).ask(method, path, body)
+        return _server_of(arguments).request(method, path, body)
     except ServerError as error:
         hint = " (FAIRLEAD_USER and FAIRLEAD_PASSWORD, of server.password_file)" if error.status == 401 else ""
-        raise Failure(f"{error}{hint}") from None
+        raise CliError(f"{error}{hint}") from None
 
 
 if __name__ == "__main__":

@@ -16,21 +16,21 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fairlead import __version__
-from fairlead.runtime.terminal import complain, say, say_json, say_progress
+from fairlead.runtime.terminal import print_error, print_json, print_lines, print_progress
 
 if TYPE_CHECKING:
     from fairlead.config.options import StoreOptions
-    from fairlead.store.copy import Compared, Move, Tell
+    from fairlead.store.copy import CopyComparison, CopyJob, ReportProgress
     from fairlead.store.etcd_access import Access
-    from fairlead.store.whole import State as Found
-    from fairlead.store.whole import Whole
+    from fairlead.store.whole import BulkStore
+    from fairlead.store.whole import StoreState as Found
 
 DONE, FAILED, DIFFERENT = 0, 1, 3
-AFTER_RESTORE = 1_000_000
+RESTORE_REVISION_OFFSET = 1_000_000
 """Number of skipped revisions: more than were written between the backup and the loss of the store."""
-EVERY = 0.2
+PROGRESS_INTERVAL = 0.2
 """Seconds between two updates of the progress line."""
-Answer: TypeAlias = dict[str, Any]
+CommandOutput: TypeAlias = dict[str, Any]
 """Output of --json; `said` is the text output."""
 ACCESS = """
 
@@ -124,19 +124,19 @@ def _add(mine: Any, name: str, short: str, text: str, act: "Act") -> Any:
     return parser
 
 
-Act: TypeAlias = Callable[[argparse.Namespace], Coroutine[Any, Any, tuple[Answer, int]]]
+Act: TypeAlias = Callable[[argparse.Namespace], Coroutine[Any, Any, tuple[CommandOutput, int]]]
 
 
 def _run(arguments: argparse.Namespace, act: Act) -> int:
     from fairlead.config.load import BadConfiguration
-    from fairlead.store.copy import Differs
+    from fairlead.store.copy import CopyDiffers
     from fairlead.store.interface import StoreError
 
     try:
         answer, code = asyncio.run(act(arguments))
     except ValueError as error:
         raise BadConfiguration(f"store: {error}") from None
-    except Differs as error:
+    except CopyDiffers as error:
         answer, code = _compared(error.compared) | {"said": f"{error}; the other store stays closed"}, DIFFERENT
     except FileExistsError as error:
         answer, code = {"error": f"{error.filename2 or error.filename} is there already; give another name"}, FAILED
@@ -146,73 +146,73 @@ def _run(arguments: argparse.Namespace, act: Act) -> int:
     return code
 
 
-def _show(arguments: argparse.Namespace, answer: Answer) -> None:
+def _show(arguments: argparse.Namespace, answer: CommandOutput) -> None:
     if arguments.json:
-        say_json({key: value for key, value in answer.items() if key != "said"}, indent=2)
+        print_json({key: value for key, value in answer.items() if key != "said"}, indent=2)
         return
     if "error" in answer:
-        complain(f"fairlead: {answer['error']}")
+        print_error(f"fairlead: {answer['error']}")
     for each in answer.get("first", []):
-        say(f"  {each['key']}: {each['what']}")
+        print_lines(f"  {each['key']}: {each['what']}")
     if "said" in answer:
-        say(answer["said"])
+        print_lines(answer["said"])
 
 
-async def _copy(arguments: argparse.Namespace) -> tuple[Answer, int]:
-    from fairlead.store.copy import NotEmpty, check_copy, copy
-    from fairlead.store.opening import find_whole, make_whole
-    from fairlead.store.whole import Refused
+async def _copy(arguments: argparse.Namespace) -> tuple[CommandOutput, int]:
+    from fairlead.store.copy import StoreNotEmpty, check_copy, copy
+    from fairlead.store.opening import create_bulk_store, find_bulk_store
+    from fairlead.store.whole import BulkOperationRejected
 
     begun, move = monotonic(), _move(arguments, arguments.source, arguments.target)
     access = _access(move.target, arguments.to_config or arguments.config)
-    async with _closing(await find_whole(move.source, _access(move.source, arguments.config))) as source:
+    async with _closing(await find_bulk_store(move.source, _access(move.source, arguments.config))) as source:
         if arguments.dry_run:
             async with _there(move.target, access) as target:
                 try:
                     found, _ = await check_copy(source, target, move)
-                except NotEmpty as error:  # a dry run must not advise --replace
-                    raise Refused(f"{error.reason}; a copy would be refused") from None
+                except StoreNotEmpty as error:  # a dry run must not advise --replace
+                    raise BulkOperationRejected(f"{error.reason}; a copy would be refused") from None
             what = {"documents": found.documents, "revision": found.revision}
             said = f"would copy {found.documents} documents, revision {found.revision}; nothing was written"
             return {**what, "said": said}, DONE
         await check_copy(source, None, move)
-        async with _closing(await make_whole(move.target, access)) as target:
+        async with _closing(await create_bulk_store(move.target, access)) as target:
             compared = await copy(source, target, move, _progress())
     done = _compared(compared) | {"seconds": round(monotonic() - begun, 1)}
     said = f'copied and compared {compared.documents} documents in {done["seconds"]} s: set store.url = "{move.target}"'
     return {**done, "said": f"{said}, and start the servers"}, DONE
 
 
-async def _verify(arguments: argparse.Namespace) -> tuple[Answer, int]:
+async def _verify(arguments: argparse.Namespace) -> tuple[CommandOutput, int]:
     from fairlead.store.copy import compare
-    from fairlead.store.opening import find_whole
+    from fairlead.store.opening import find_bulk_store
 
     accesses = (
         _access(arguments.source, arguments.config),
         _access(arguments.target, arguments.to_config or arguments.config),
     )
     async with (
-        _closing(await find_whole(arguments.source, accesses[0])) as one,
-        _closing(await find_whole(arguments.target, accesses[1])) as other,
+        _closing(await find_bulk_store(arguments.source, accesses[0])) as one,
+        _closing(await find_bulk_store(arguments.target, accesses[1])) as other,
     ):
-        compared = await compare(one.picture, other.picture, _progress())
+        compared = await compare(one.snapshot, other.snapshot, _progress())
     said = f"{compared.differing} of {compared.documents} documents differ"
     return {**_compared(compared), "said": said}, DIFFERENT if compared.differing else DONE
 
 
-async def _backup(arguments: argparse.Namespace) -> tuple[Answer, int]:
-    from fairlead.store.backup import VERSION, Header, write_backup
-    from fairlead.store.opening import find_whole
-    from fairlead.store.whole import Refused
+async def _backup(arguments: argparse.Namespace) -> tuple[CommandOutput, int]:
+    from fairlead.store.backup import VERSION, BackupHeader, write_backup
+    from fairlead.store.opening import find_bulk_store
+    from fairlead.store.whole import BulkOperationRejected
 
     url, access = _own(arguments)
     tell = _progress()
-    async with _closing(await find_whole(url, access)) as store:
-        seal = (await store.state()).seal
+    async with _closing(await find_bulk_store(url, access)) as store:
+        seal = (await store.state()).fence
         if seal and seal.state is seal.state.FILLING:
-            raise Refused(f"{url}: {seal.words}")
-        async with store.picture() as picture:
-            header = Header(
+            raise BulkOperationRejected(f"{url}: {seal.words}")
+        async with store.snapshot() as picture:
+            header = BackupHeader(
                 backup=VERSION,
                 made=_now(),
                 fairlead=__version__,
@@ -228,10 +228,10 @@ async def _backup(arguments: argparse.Namespace) -> tuple[Answer, int]:
     return {**what, "said": f"{said}. It may hold secrets: only its owner may read it"}, DONE
 
 
-async def _restore(arguments: argparse.Namespace) -> tuple[Answer, int]:
-    from fairlead.store.backup import check_backup, picture_of
-    from fairlead.store.copy import NOTHING, effect, restore
-    from fairlead.store.opening import make_whole
+async def _restore(arguments: argparse.Namespace) -> tuple[CommandOutput, int]:
+    from fairlead.store.backup import check_backup, open_snapshot
+    from fairlead.store.copy import EMPTY_STORE, copy_effect, restore
+    from fairlead.store.opening import create_bulk_store
 
     begun, (url, access) = monotonic(), _own(arguments)
     checked = check_backup(arguments.file)
@@ -239,49 +239,54 @@ async def _restore(arguments: argparse.Namespace) -> tuple[Answer, int]:
     about = f"{header.documents} documents, revision {header.revision}, made {header.made} of {header.store}"
     if arguments.dry_run:
         async with _there(url, access) as store:
-            there = await store.state() if store else NOTHING
-        would = {"would": effect(there, move).value}
+            there = await store.state() if store else EMPTY_STORE
+        would = {"would": copy_effect(there, move).value}
         what = {"documents": header.documents, "revision": header.revision, "made": header.made, **would}
-        return {**what, "said": f"the file is whole: {about}; {_would(there, move)}; nothing was written"}, DONE
-    async with _closing(await make_whole(url, access)) as store:
-        compared = await restore(store, lambda: picture_of(arguments.file, checked), move, AFTER_RESTORE, _progress())
+        return {
+            **what,
+            "said": f"the file is whole: {about}; {_describe_effect(there, move)}; nothing was written",
+        }, DONE
+    async with _closing(await create_bulk_store(url, access)) as store:
+        compared = await restore(
+            store, lambda: open_snapshot(arguments.file, checked), move, RESTORE_REVISION_OFFSET, _progress()
+        )
     done = _compared(compared) | {"seconds": round(monotonic() - begun, 1)}
     return {**done, "said": f"restored and compared {about}, in {done['seconds']} s. Start the servers"}, DONE
 
 
-def _would(there: "Found", move: "Move") -> str:
+def _describe_effect(there: "Found", move: "CopyJob") -> str:
     """Describe the effect of a restore."""
-    from fairlead.store.copy import Effect, contents, effect
+    from fairlead.store.copy import CopyEffect, copy_effect, describe_contents
 
-    match effect(there, move):
-        case Effect.FILL:
+    match copy_effect(there, move):
+        case CopyEffect.FILL:
             return f"a restore would write it into {move.target}, which is empty"
-        case Effect.RESUME:
+        case CopyEffect.RESUME:
             return f"a restore would begin again what was interrupted in {move.target}"
-        case Effect.REPLACE:
-            return f"a restore would replace all of {move.target}: {contents(there)}"
-        case Effect.REFUSE:
-            return f"a restore would be refused, because {move.target} is not empty: {contents(there)}"
+        case CopyEffect.REPLACE:
+            return f"a restore would replace all of {move.target}: {describe_contents(there)}"
+        case CopyEffect.REFUSE:
+            return f"a restore would be refused, because {move.target} is not empty: {describe_contents(there)}"
 
 
-async def _reopen(arguments: argparse.Namespace) -> tuple[Answer, int]:
-    from fairlead.store.migration_fence import State
-    from fairlead.store.opening import find_whole
-    from fairlead.store.whole import Refused
+async def _reopen(arguments: argparse.Namespace) -> tuple[CommandOutput, int]:
+    from fairlead.store.migration_fence import FenceState
+    from fairlead.store.opening import find_bulk_store
+    from fairlead.store.whole import BulkOperationRejected
 
     url = arguments.store
-    async with _closing(await find_whole(url, _access(url, arguments.config))) as store:
-        seal = (await store.state()).seal
+    async with _closing(await find_bulk_store(url, _access(url, arguments.config))) as store:
+        seal = (await store.state()).fence
         if seal is None:
             return {"reopened": False, "said": f"{url} is open"}, DONE
-        if seal.state is State.FILLING or (seal.state is State.MOVED and not arguments.force):
-            raise Refused(f"{url}: {seal.words}")
-        await store.seal(None, seal)
+        if seal.state is FenceState.FILLING or (seal.state is FenceState.MOVED and not arguments.force):
+            raise BulkOperationRejected(f"{url}: {seal.words}")
+        await store.set_fence(None, seal)
     return {"reopened": True, "said": f"{url} is open: servers may start on it"}, DONE
 
 
 @asynccontextmanager
-async def _closing(store: "Whole") -> AsyncIterator["Whole"]:
+async def _closing(store: "BulkStore") -> AsyncIterator["BulkStore"]:
     try:
         yield store
     finally:
@@ -289,14 +294,14 @@ async def _closing(store: "Whole") -> AsyncIterator["Whole"]:
 
 
 @asynccontextmanager
-async def _there(url: str, access: "Access") -> AsyncIterator["Whole | None"]:
+async def _there(url: str, access: "Access") -> AsyncIterator["BulkStore | None"]:
     """Open a store; None for a missing file, which a dry run must not create."""
-    from fairlead.store.opening import find_whole
-    from fairlead.store.whole import Absent
+    from fairlead.store.opening import find_bulk_store
+    from fairlead.store.whole import StoreMissing
 
     try:
-        store = await find_whole(url, access)
-    except Absent:
+        store = await find_bulk_store(url, access)
+    except StoreMissing:
         yield None
         return
     async with _closing(store):
@@ -321,22 +326,22 @@ def _own(arguments: argparse.Namespace) -> tuple[str, "Access"]:
     return url, _access(url, arguments.config)
 
 
-def _move(arguments: argparse.Namespace, source: str, target: str) -> "Move":
-    from fairlead.store.copy import Move
+def _move(arguments: argparse.Namespace, source: str, target: str) -> "CopyJob":
+    from fairlead.store.copy import CopyJob
 
-    return Move(source=source, target=target, since=_now(), id=uuid.uuid4().hex, replaces=arguments.replace)
+    return CopyJob(source=source, target=target, since=_now(), id=uuid.uuid4().hex, replaces=arguments.replace)
 
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def _compared(compared: "Compared") -> Answer:
+def _compared(compared: "CopyComparison") -> CommandOutput:
     first = [{"key": each.key, "what": each.what} for each in compared.first]
     return {"documents": compared.documents, "bytes": compared.octets, "differing": compared.differing, "first": first}
 
 
-def _progress() -> "Tell":
+def _progress() -> "ReportProgress":
     """Return a progress callback: one updated line on a terminal, nothing elsewhere."""
     if not sys.stderr.isatty():
         return lambda *_: None
@@ -344,9 +349,9 @@ def _progress() -> "Tell":
 
     def tell(what: str, done: int, all_of_them: int) -> None:
         nonlocal said
-        if done == all_of_them or monotonic() - said > EVERY:
+        if done == all_of_them or monotonic() - said > PROGRESS_INTERVAL:
             said = monotonic()
             end = "\n" if done == all_of_them else ""
-            say_progress(f"{what} {done} of {all_of_them} documents", end)
+            print_progress(f"{what} {done} of {all_of_them} documents", end)
 
     return tell

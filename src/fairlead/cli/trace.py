@@ -8,22 +8,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fairlead.dataplane.ovn_trace import Echo, Outcome, Packet, Sctp, Tcp, Udp
-from fairlead.drivers.ovn.trace.tracer import Answer
-from fairlead.http.server_client import Server, ServerError
+from fairlead.dataplane.ovn_trace import IcmpEcho, Packet, Sctp, Tcp, TraceOutcome, Udp
+from fairlead.drivers.ovn.trace.tracer import TraceResult
+from fairlead.http.server_client import ApiClient, ServerError
 from fairlead.model.documents.addresses import IPAddress, parse_address
 
 PROTOCOLS: Mapping[str, Any] = {"tcp": Tcp, "udp": Udp, "sctp": Sctp}
-ARRIVES = frozenset({Outcome.ANSWERED, Outcome.BALANCED, Outcome.DELIVERED})
+ARRIVING_OUTCOMES = frozenset({TraceOutcome.ANSWERED, TraceOutcome.BALANCED, TraceOutcome.DELIVERED})
 LBAAS = "/load-balancer/v2.0/lbaas"
-MOST_NAMED = 3
+MAX_NAMED_HOSTS = 3
 """Maximum hosts named in one sentence."""
 
 
 def parse_target(text: str, protocol: str) -> tuple[IPAddress, Packet]:
     """Parse 10.0.0.10:80 or [fd00::10]:80; an address alone for icmp. Raises ValueError with the valid form."""
     if protocol == "icmp":
-        return parse_address(text.strip("[]")), Echo()
+        return parse_address(text.strip("[]")), IcmpEcho()
     host, colon, port = text.rpartition(":")
     bare = host.removeprefix("[").removesuffix("]")
     if not colon or not port.isdecimal() or not 1 <= int(port) <= 65535 or (":" in bare and bare == host):
@@ -33,7 +33,7 @@ def parse_target(text: str, protocol: str) -> tuple[IPAddress, Packet]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Names:
+class ObjectNames:
     """Names of the deciding object, if it belongs to Fairlead and the server is available."""
 
     local_ip_id: str = ""
@@ -45,16 +45,16 @@ class Names:
     """Backend -> name."""
 
 
-def find_names(answer: Answer, port: int, protocol: str, server: Server | None) -> Names:
+def find_names(answer: TraceResult, port: int, protocol: str, server: ApiClient | None) -> ObjectNames:
     """Find names. The row's mark has the ids of the load balancer and of an ACL's listener; the server has names."""
     kind, _, balancer = answer.row.get("fairlead:owner", "").partition("/")
     if kind == "local-ip":
-        return Names(local_ip_id=balancer)
+        return ObjectNames(local_ip_id=balancer)
     if kind != "loadbalancer":
-        return Names()
+        return ObjectNames()
     _, comma, key = answer.row.get("fairlead:key", "").partition(",")
     listener = key.partition(" ")[0] if comma and answer.row["table"] == "ACL" else ""
-    known = Names(balancer_id=balancer, listener_id=listener)
+    known = ObjectNames(balancer_id=balancer, listener_id=listener)
     if server is None:
         return known
     try:
@@ -63,14 +63,14 @@ def find_names(answer: Answer, port: int, protocol: str, server: Server | None) 
         return known
 
 
-def _ask_names(known: Names, server: Server, port: int, protocol: str) -> Names:
-    balancer = server.ask("GET", f"{LBAAS}/loadbalancers/{known.balancer_id}")["loadbalancer"]
-    listeners = server.ask("GET", f"{LBAAS}/listeners?loadbalancer_id={known.balancer_id}")["listeners"]
+def _ask_names(known: ObjectNames, server: ApiClient, port: int, protocol: str) -> ObjectNames:
+    balancer = server.request("GET", f"{LBAAS}/loadbalancers/{known.balancer_id}")["loadbalancer"]
+    listeners = server.request("GET", f"{LBAAS}/listeners?loadbalancer_id={known.balancer_id}")["listeners"]
     fitting = (each for each in listeners if each["protocol_port"] == port and _transport(each) == protocol)
     listener: Mapping[str, Any] = next(fitting, {"id": known.listener_id, "name": "", "default_pool_id": None})
     pool = listener["default_pool_id"]
-    members = server.ask("GET", f"{LBAAS}/pools/{pool}/members")["members"] if pool else []
-    return Names(
+    members = server.request("GET", f"{LBAAS}/pools/{pool}/members")["members"] if pool else []
+    return ObjectNames(
         balancer_id=known.balancer_id,
         balancer=balancer["name"],
         listener_id=listener["id"],
@@ -88,7 +88,7 @@ def _endpoint(member: Mapping[str, Any]) -> str:
     return f"{f'[{address}]' if address.version == 6 else address}:{member['protocol_port']}"
 
 
-def summarize(answer: Answer, names: Names) -> str:
+def summarize(answer: TraceResult, names: ObjectNames) -> str:
     verdict, row = answer.verdict, answer.row
     whose = f"{row.get('table', 'load balancer')} {row.get('name') or row.get('uuid', 'of unknown name')}"
     if names.balancer_id:
@@ -98,23 +98,23 @@ def summarize(answer: Answer, names: Names) -> str:
         whose = f"Local IP {names.local_ip_id}"
     stage = verdict.step.stage if verdict.step else "the first stage"
     match verdict.outcome:
-        case Outcome.BALANCED:
+        case TraceOutcome.BALANCED:
             return f"{whose}: {_members(answer, names)}{_end(verdict.port)}"
-        case Outcome.NO_MEMBER:
+        case TraceOutcome.NO_MEMBER:
             return f"{whose}: refused, because no member takes connections"
-        case Outcome.REFUSED:
+        case TraceOutcome.REFUSED:
             who = f"allowed_cidrs of {whose}" if names.balancer_id else whose
             who = f"the fallback of {whose}" if names.local_ip_id else who
             return f"dropped by {who} (in {stage})"
-        case Outcome.NO_LISTENER:
+        case TraceOutcome.NO_LISTENER:
             return "refused: a router has this address, and nobody listens on that port"
-        case Outcome.NOBODY:
+        case TraceOutcome.UNRESOLVED:
             return "nobody has this address: a router would ask for it, and no port in OVN answers"
-        case Outcome.ANSWERED:
+        case TraceOutcome.ANSWERED:
             return "answered by a router"
-        case Outcome.DELIVERED:
+        case TraceOutcome.DELIVERED:
             return f"no load balancer; delivered to port {verdict.port}"
-        case Outcome.DROPPED:
+        case TraceOutcome.DROPPED:
             return f"dropped in {stage}"
 
 
@@ -122,7 +122,7 @@ def _called(name: str, identity: str) -> str:
     return f"{name} ({identity})" if name else identity
 
 
-def _members(answer: Answer, names: Names) -> str:
+def _members(answer: TraceResult, names: ObjectNames) -> str:
     slots = answer.verdict.slots
     total = sum(slots.values())
     shares = (
@@ -137,7 +137,7 @@ def _end(port: str) -> str:
     return f"; this trace took one and ended at port {port}" if port else "; this trace took one, and it got nowhere"
 
 
-def encode(answer: Answer, names: Names) -> dict[str, object]:
+def encode(answer: TraceResult, names: ObjectNames) -> dict[str, object]:
     """Encode as JSON."""
     verdict = answer.verdict
     return {
@@ -158,9 +158,9 @@ def encode(answer: Answer, names: Names) -> dict[str, object]:
     }
 
 
-def describe_led(led: Any) -> str:
+def describe_flow_target(led: Any) -> str:
     """Describe the destination of a flow to an announced VIP, from the server's answer (`api/operator/flows.py`)."""
-    return f"{_describe_slot(led)}{_describe_unheard(led.get('unheard', ()))}"
+    return f"{_describe_slot(led)}{_describe_unresponsive(led.get('unheard', ()))}"
 
 
 def _describe_slot(led: Any) -> str:
@@ -176,10 +176,10 @@ def _describe_slot(led: Any) -> str:
     return f"{where}: member {led['endpoint']}{name} behind host {led['chassis']}{before}"
 
 
-def _describe_unheard(hosts: Sequence[str]) -> str:
+def _describe_unresponsive(hosts: Sequence[str]) -> str:
     if not hosts:
         return ""
-    left_out = len(hosts) - MOST_NAMED
-    named = f"{', '.join(hosts[:MOST_NAMED])}{f' and {left_out} more' if left_out > 0 else ''}"
+    left_out = len(hosts) - MAX_NAMED_HOSTS
+    named = f"{', '.join(hosts[:MAX_NAMED_HOSTS])}{f' and {left_out} more' if left_out > 0 else ''}"
     who = f"agent of host {named} is" if len(hosts) == 1 else f"agents of hosts {named} are"
     return f"; this is not sure: the {who} not heard, and the kernel there may lead as before"

@@ -22,7 +22,7 @@ from fairlead.compilers.ovn.members import check_change
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.dataplane.interface import Dataplane
 from fairlead.dataplane.rows import NO_ROWS, Rows
-from fairlead.model.documents.abilities import Abilities, Feature, either
+from fairlead.model.documents.abilities import Abilities, Feature, combine_abilities
 from fairlead.model.documents.loadbalancer import LoadBalancer
 from fairlead.model.documents.owner import Owner
 from fairlead.model.snapshot import Snapshot
@@ -40,7 +40,7 @@ class Provider:
     """Features that its load balancers may use."""
     announces: bool = False
     """Whether hosts announce its VIPs. Such VIPs are on announced networks, and all others are not."""
-    alone: "Provider | None" = None
+    without_proxies: "Provider | None" = None
     """The provider to use where nodes run no proxies; None if it never uses proxies."""
     with_agents: Abilities | None = None
     """Abilities in a deployment where agents probe, if different."""
@@ -99,9 +99,9 @@ IMPLEMENTATIONS: Mapping[str, Provider] = {
         description="As ovn; what asks for more than a switch can do is led to an HAProxy on the node where the"
         " connection starts.",
         dataplanes=frozenset({OVN.name, HAPROXY.name}),
-        abilities=either(WITH_AGENTS, OF_PROXIES),
+        abilities=combine_abilities(WITH_AGENTS, OF_PROXIES),
         with_agents=None,
-        alone=replace(_SWITCHES, remedy=_REMEDY),
+        without_proxies=replace(_SWITCHES, remedy=_REMEDY),
     ),
     "ovn": _SWITCHES,
     "native": replace(
@@ -109,15 +109,15 @@ IMPLEMENTATIONS: Mapping[str, Provider] = {
         description=f"{_HOSTS.description} What asks for more than a packet says is led to an HAProxy on one of these"
         " hosts.",
         dataplanes=frozenset({NATIVE.name, HAPROXY.name}),
-        abilities=replace(either(OF_PROBING_HOSTS, OF_PROXIES), localities=OF_HOSTS.localities),
+        abilities=replace(combine_abilities(OF_PROBING_HOSTS, OF_PROXIES), localities=OF_HOSTS.localities),
         with_agents=None,
-        alone=replace(_HOSTS, remedy=_REMEDY),
+        without_proxies=replace(_HOSTS, remedy=_REMEDY),
     ),
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Names:
+class ProviderNames:
     """Provider names for tenants, in listing order: name -> implementation. `default` is one of them."""
 
     implementations: Mapping[str, str]
@@ -139,18 +139,18 @@ class Names:
         return first.availability_zone_capabilities == second.availability_zone_capabilities
 
 
-def without_proxies(names: Names) -> Names:
+def without_proxies(names: ProviderNames) -> ProviderNames:
     """Names for a deployment without proxies: providers that use them have only the abilities of packet filters."""
-    alone = {name: each.alone for name, each in names.providers.items() if each.alone is not None}
+    alone = {name: each.without_proxies for name, each in names.providers.items() if each.without_proxies is not None}
     return replace(names, providers=ChainMap(alone, names.providers))  # type: ignore[arg-type]
 
 
-def proxied_names(names: Names) -> frozenset[str]:
+def proxied_names(names: ProviderNames) -> frozenset[str]:
     """Names of providers that may use proxies."""
-    return frozenset(name for name in names if names[name].alone is not None)
+    return frozenset(name for name in names if names[name].without_proxies is not None)
 
 
-def dataplanes_of(names: Names, known: Mapping[str, Dataplane] = DATAPLANES) -> tuple[Dataplane, ...]:
+def dataplanes_of(names: ProviderNames, known: Mapping[str, Dataplane] = DATAPLANES) -> tuple[Dataplane, ...]:
     """Dataplanes that any of these names uses; each compiles only the load balancers of its own providers."""
     return tuple(
         _for_its_own(dataplane, names)
@@ -159,7 +159,7 @@ def dataplanes_of(names: Names, known: Mapping[str, Dataplane] = DATAPLANES) -> 
     )
 
 
-def _for_its_own(dataplane: Dataplane, names: Names) -> Dataplane:
+def _for_its_own(dataplane: Dataplane, names: ProviderNames) -> Dataplane:
     """Restrict a dataplane to its providers; unchanged if all names use it, which saves looking up the provider."""
     own = frozenset(name for name in names if dataplane.name in names[name].dataplanes)
     if own == frozenset(names):
@@ -187,7 +187,7 @@ def checked_by(dataplanes: Sequence[Dataplane]) -> Callable[[Snapshot, Owner], S
 
 
 def with_advice(
-    check: Callable[[Snapshot, Owner], Steps[None]], names: Names
+    check: Callable[[Snapshot, Owner], Steps[None]], names: ProviderNames
 ) -> Callable[[Snapshot, Owner], Steps[None]]:
     """Wrap a check, so that its error advises the operator how to get the feature."""
 
@@ -195,9 +195,9 @@ def with_advice(
         try:
             yield from check(snapshot, owner)
         except Unsupported as refused:
-            known = isinstance(refused.asked, Feature) and refused.provider in names
+            known = isinstance(refused.feature, Feature) and refused.provider in names
             remedy = names[refused.provider].remedy if known else ""
-            raise Unsupported(refused.asked, refused.provider, remedy) from None
+            raise Unsupported(refused.feature, refused.provider, remedy) from None
 
     return advise
 
@@ -208,7 +208,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 """Length limit of Octavia; characters that need no quotes in a path or a configuration."""
 
 
-def parse_names(text: str, default: str) -> Names:
+def parse_names(text: str, default: str) -> ProviderNames:
     """Parse NAME=IMPLEMENTATION,... Raises ValueError."""
     found: dict[str, str] = {}
     for part in (each.strip() for each in text.split(",") if each.strip()):
@@ -224,7 +224,7 @@ def parse_names(text: str, default: str) -> Names:
         found[name] = implementation
     if default not in found:
         raise ValueError(f"the default '{default}' is none of the names {', '.join(found)}")
-    return Names(implementations=found, default=default)
+    return ProviderNames(implementations=found, default=default)
 
 
 DEFAULT = without_proxies(parse_names(DEFAULT_NAMES, DEFAULT_NAME))

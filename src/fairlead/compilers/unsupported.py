@@ -11,7 +11,7 @@ class Unsupported(Exception):
 
     def __init__(self, asked: Feature | str, provider: str, remedy: str = "") -> None:
         super().__init__(f"{provider} does not support {asked}")
-        self.asked = asked
+        self.feature = asked
         self.provider = provider
         self.remedy = remedy
 

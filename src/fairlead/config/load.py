@@ -31,11 +31,11 @@ from fairlead.config.options import (
 from fairlead.config.types import Text, render
 from fairlead.drivers.ovsdb.remotes import Remote, SslRemote, parse_remotes
 from fairlead.http.server_client import is_url
-from fairlead.model.documents.port_ranges import LAST, PROXY_PORTS, PortRange
+from fairlead.model.documents.port_ranges import LAST_PORT, PROXY_PORTS, PortRange
 from fairlead.store.opening import check_url
 
 DEFAULT_FILE = Path("/etc/fairlead/fairlead.toml")
-OTHERS = 0o007
+WORLD_ACCESS = 0o007
 """Bits of a file's mode for others. Access of the group is accepted, for example of Debian's group ssl-cert."""
 COMMAND_VARIABLES = frozenset(
     {
@@ -173,7 +173,7 @@ def is_local(listen: str) -> bool:
 def check_secrets(configuration: Configuration) -> None:
     """Checks the file modes of secrets and of the folder of keys. Raises BadConfiguration."""
     for name, path in _secret_files(configuration):
-        if path and (mode := _mode(path)) & OTHERS:
+        if path and (mode := _mode(path)) & WORLD_ACCESS:
             raise BadConfiguration(f"{name}: {path}: accessible to other users (mode {mode:04o}); chmod 600")
     folder = configuration.keys.directory
     if folder and not Path(folder).is_dir():
@@ -281,7 +281,7 @@ def _check_lxd(lxd: LxdOptions) -> None:
     try:
         mode = lxd.mode
     except ValueError:
-        mode = OTHERS
+        mode = WORLD_ACCESS
     if mode & ~0o770:
         raise BadConfiguration(
             f"lxd.socket_mode: expected an octal mode without access for others, such as 0660, got"
@@ -387,10 +387,11 @@ def host_proxy_ports(configuration: Configuration) -> PortRange:
     """Ports of HAProxy on plain hosts. Raises BadConfiguration."""
     text = configuration.providers.host_proxy_ports
     ends = [int(each) for each in text.split("-") if each.isascii() and each.isdigit()]
-    if len(ends) == 2 and text.count("-") == 1 and PROXY_PORTS.first <= ends[0] <= ends[1] <= LAST:
+    if len(ends) == 2 and text.count("-") == 1 and PROXY_PORTS.first <= ends[0] <= ends[1] <= LAST_PORT:
         return PortRange(*ends)
     raise BadConfiguration(
-        f"providers.host_proxy_ports: expected FIRST-LAST from {PROXY_PORTS.first} (unprivileged ports) to {LAST}, got"
+        f"providers.host_proxy_ports: expected FIRST-LAST from {PROXY_PORTS.first} (unprivileged ports) to"
+        f" {LAST_PORT}, got"
         f" {render(text)}"
     )
 

@@ -18,9 +18,9 @@ from fairlead.api.http.authentication import BadPasswordFile, read_password_file
 from fairlead.config.load import BadConfiguration
 from fairlead.config.options import SECTIONS, Configuration, PathKind
 
-OF_AGENTS = ("agent", "log")
+AGENT_SECTIONS = ("agent", "log")
 """Sections that an agent reads; a server reads all sections except `agent`."""
-OF_SERVERS = tuple(section for section in SECTIONS if section != "agent")
+SERVER_SECTIONS = tuple(section for section in SECTIONS if section != "agent")
 _UNREADABLE = (ValueError, UnsupportedAlgorithm, x509.InvalidVersion)
 
 

@@ -10,17 +10,15 @@ from enum import Enum, auto
 from pathlib import Path
 from typing import Any
 
-from fairlead.changes.proxy_placement import MOST as MAX_PROXIES
-from fairlead.changes.proxy_placement import MOST_OF_GUESTS as MAX_GUEST_PROXIES
+from fairlead.changes.proxy_placement import MAX_GUEST_PROXIES, MAX_PROXIES
 from fairlead.compilers.providers import DEFAULT_NAME, DEFAULT_NAMES, IMPLEMENTATIONS
-from fairlead.config.types import Choice, Flag, Names, Number, OptionType, Text, split_names
-from fairlead.model.documents.agent import LONGEST_HEARTBEAT
+from fairlead.config.types import Choice, Flag, NameList, Number, OptionType, Text, split_names
+from fairlead.model.documents.agent import MAX_HEARTBEAT_MS
 from fairlead.model.documents.port_ranges import HOST_PROXY_PORTS
-from fairlead.model.documents.quota import LARGEST_QUOTA as MAX_QUOTA
-from fairlead.model.documents.quota import PROBE_LIMITS, ProbeLimits
+from fairlead.model.documents.quota import MAX_QUOTA, PROBE_LIMITS, ProbeLimits
 from fairlead.model.queries.proxy_backends import MAX_PROXY_SERVERS
-from fairlead.model.queries.statistics import LONGEST_INTERVAL
-from fairlead.model.registry.draining import LONGEST_PARTING as MAX_DRAIN_TIMEOUT
+from fairlead.model.queries.statistics import MAX_SAMPLE_INTERVAL_SECONDS
+from fairlead.model.registry.draining import MAX_DRAIN_TIMEOUT_SECONDS as MAX_DRAIN_TIMEOUT
 from fairlead.runtime.logging import FORMATS
 from fairlead.store.etcd_access import Access
 
@@ -56,7 +54,7 @@ def _flag(default: bool, description: str) -> Any:
 
 
 def _names(description: str, default: tuple[str, ...] = ()) -> Any:
-    return _option(default, Names(), description)
+    return _option(default, NameList(), description)
 
 
 def _number(default: int, minimum: int, maximum: int, description: str, *, unit: str = "") -> Any:
@@ -426,20 +424,22 @@ class HealthOptions:
         "ovn: ovn-controller probes whether a TCP or UDP port is open. agents: `fairlead agent` probes with every"
         " monitor type; members on nodes without an agent are not probed.",
     )
-    min_delay: int = _number(PROBE_LIMITS.least_delay, 1, HOUR, "Minimum delay of a health monitor.", unit="seconds")
+    min_delay: int = _number(PROBE_LIMITS.min_delay, 1, HOUR, "Minimum delay of a health monitor.", unit="seconds")
     max_probes_per_second: int = _limit(
-        PROBE_LIMITS.per_second, "Maximum probes per second of all members and Local IP replicas of a project."
+        PROBE_LIMITS.max_probes_per_second,
+        "Maximum probes per second of all members and Local IP replicas of a project.",
     )
     max_probes_per_second_per_port: int = _limit(
-        PROBE_LIMITS.per_second_of_port, "Maximum probes per second towards one port, of all its services together."
+        PROBE_LIMITS.max_probes_per_second_per_port,
+        "Maximum probes per second towards one port, of all its services together.",
     )
 
     @property
     def limits(self) -> ProbeLimits:
         return ProbeLimits(
-            least_delay=self.min_delay,
-            per_second=self.max_probes_per_second,
-            per_second_of_port=self.max_probes_per_second_per_port,
+            min_delay=self.min_delay,
+            max_probes_per_second=self.max_probes_per_second,
+            max_probes_per_second_per_port=self.max_probes_per_second_per_port,
         )
 
 
@@ -535,7 +535,7 @@ class AgentOptions:
     heartbeat: int = _number(
         5,
         1,
-        LONGEST_HEARTBEAT // 1000,
+        MAX_HEARTBEAT_MS // 1000,
         "Heartbeat interval. An agent that misses three is stale: other nodes probe its members, except members that a"
         " plain host routes.",
         unit="seconds",
@@ -543,7 +543,7 @@ class AgentOptions:
     interval: int = _number(
         10,
         1,
-        LONGEST_INTERVAL,
+        MAX_SAMPLE_INTERVAL_SECONDS,
         "Interval at which counters are read. Traffic between a reading and a change of flows is not counted.",
         unit="seconds",
     )

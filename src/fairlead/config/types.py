@@ -123,7 +123,7 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class NameList:
     """A list of strings: a TOML array, or one string with commas."""
 
     @property
@@ -138,4 +138,4 @@ class Names:
         return split_names(",".join(map(str, value)))
 
 
-OptionType: TypeAlias = Flag | Number | Text | Choice | Names
+OptionType: TypeAlias = Flag | Number | Text | Choice | NameList

@@ -8,7 +8,7 @@ have each slot twice in sequence. Hosts are assumed little-endian.
 import struct
 
 from fairlead.model.documents.addresses import IPAddress
-from fairlead.model.documents.apportionment import LARGEST
+from fairlead.model.documents.apportionment import MAX_SLOTS
 from fairlead.model.documents.loadbalancer import Transport
 
 SEED = 0x5EED
@@ -32,7 +32,7 @@ def source_slot(client: IPAddress, vip: IPAddress) -> int:
 
 
 def _slot(key: bytes) -> int:
-    return jhash(key, SEED) * LARGEST >> 32
+    return jhash(key, SEED) * MAX_SLOTS >> 32
 
 
 def jhash(key: bytes, seed: int) -> int:

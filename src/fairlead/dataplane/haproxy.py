@@ -11,7 +11,7 @@ text. A server is kept in parts, because it changes at run time.
 from dataclasses import dataclass
 from typing import TypeAlias, assert_never
 
-from fairlead.dataplane.haproxy_policies import Policy, Wanted
+from fairlead.dataplane.haproxy_policies import DesiredPolicies, Policy
 from fairlead.dataplane.haproxy_words import Line, name, render_line
 from fairlead.dataplane.rows import Key
 from fairlead.model.documents.addresses import IPAddress, render_endpoint
@@ -19,9 +19,9 @@ from fairlead.model.queries.secrets import Role, Secret
 
 METRICS = "metrics"
 """Backend for metrics requests: the node's agent. No pool's backend has this name, because those contain ids."""
-EXPORTER = "exporter"
+EXPORTER_FRONTEND = "exporter"
 """Name of the frontend at which the agent reads HAProxy's metrics."""
-LISTS = "lists"
+CRT_LIST_FOLDER = "lists"
 """Folder of crt-lists, relative to the folder of the configuration, next to the folder of secrets."""
 _AFTER_POLICIES = frozenset({"http-request", "http-response", "default_backend"})
 
@@ -60,7 +60,7 @@ class Process:
         return ("Process", self.network)
 
     @property
-    def lasting(self) -> tuple[str, str, str, int, int]:
+    def reload_attributes(self) -> tuple[str, str, str, int, int]:
         """Attributes that need a restart when they change: the device and the global configuration."""
         return self.network, self.port, self.mac, self.connections, self.threads
 
@@ -120,15 +120,15 @@ class Frontend:
         return ("Frontend", self.name)
 
     @property
-    def wanted(self) -> Wanted:
-        return Wanted(policies=self.policies, prepared=self.prepared)
+    def desired_policies(self) -> DesiredPolicies:
+        return DesiredPolicies(policies=self.policies, prepared=self.prepared)
 
     @property
     def patterns(self) -> int:
         return sum(policy.patterns for policy in self.policies)
 
     @property
-    def lasting(self) -> tuple[str, int, tuple[Line, ...], tuple[Secret, ...]]:
+    def reload_attributes(self) -> tuple[str, int, tuple[Line, ...], tuple[Secret, ...]]:
         """Attributes that no runtime command changes."""
         return self.process, self.connections, self.lines, self.secrets
 
@@ -202,7 +202,7 @@ class Server:
         return "server", name(self.name), *self.words, *(("disabled",) if self.maintained else ())
 
     @property
-    def lasting(self) -> tuple[int, Line, str]:
+    def reload_attributes(self) -> tuple[int, Line, str]:
         """Attributes that no runtime command changes."""
         return self.number, self.options, self.cookie_key
 
@@ -237,7 +237,7 @@ HAProxyRow: TypeAlias = Process | HostProcess | Frontend | Backend | Server | Ce
 
 def list_path(frontend: str) -> str:
     """Path of the crt-list of a frontend."""
-    return f"{LISTS}/{name(frontend)}"
+    return f"{CRT_LIST_FOLDER}/{name(frontend)}"
 
 
 def references(row: HAProxyRow) -> tuple[Key, ...]:

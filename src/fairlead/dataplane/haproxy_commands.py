@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 
 from fairlead.dataplane.haproxy import Backend, Certificate, Frontend, Process, Server, list_path
 from fairlead.dataplane.haproxy_policies import (
-    TABLE,
+    TABLE_KEY,
     Slots,
     changed_actions,
     changed_patterns,
@@ -47,7 +47,7 @@ would occupy the process and the agent longer than a new process.
 Changes of servers are not counted, because a reload for each failed member would be worse; MAX_PROXY_SERVERS
 (`model/queries/proxy_backends.py`) bounds them.
 """
-_LONGEST_ARGUMENT = 8_000
+_MAX_ARGUMENT_LENGTH = 8_000
 _PLAIN = re.compile(r"[A-Za-z0-9_./:\[\]=@,!+-]+")
 """Words that the socket accepts without escapes; `;`, blanks and `<<` have a meaning there."""
 _ESCAPES = {code: f"\\{chr(code)}" for code in range(128) if not _PLAIN.fullmatch(chr(code))}
@@ -61,17 +61,17 @@ class _Reload(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Arranged:
+class SlotChange:
     """Slots of L7 policies before and after a change, by frontend."""
 
     before: Mapping[str, Slots] = field(default_factory=dict)
     after: Mapping[str, Slots] = field(default_factory=dict)
 
 
-NO_SLOTS = Arranged()
+NO_SLOT_CHANGE = SlotChange()
 
 
-def commands(diff: Diff, arranged: Arranged = NO_SLOTS) -> Commands | None:
+def commands(diff: Diff, arranged: SlotChange = NO_SLOT_CHANGE) -> Commands | None:
     """Return the commands for a change; None if it needs a reload. Additions come before removals, so a backend
     always has a server."""
     try:
@@ -85,7 +85,7 @@ def commands(diff: Diff, arranged: Arranged = NO_SLOTS) -> Commands | None:
         return None
 
 
-def _put_all_policies(diff: Diff, arranged: Arranged) -> Iterator[Command]:
+def _put_all_policies(diff: Diff, arranged: SlotChange) -> Iterator[Command]:
     """Yield the commands that change L7 policies; if there are too many, the change needs a reload."""
     before, after = arranged.before, arranged.after
     names = (each.after.name for each in diff.updates.values() if isinstance(each.after, Frontend))
@@ -96,7 +96,7 @@ def _put_all_policies(diff: Diff, arranged: Arranged) -> Iterator[Command]:
         yield command
 
 
-def tellable(change: Diff, before: Rows) -> Diff:
+def part_without_reload(change: Diff, before: Rows) -> Diff:
     """Return the part of a change that commands can apply now, before any reload: rows of unchanged sections."""
     moving = {*change.creates, *change.updates, *change.deletes}
 
@@ -160,7 +160,7 @@ def checked(change: Diff, rows: Rows) -> tuple[Row, ...]:
     return (*frontends, *(row for key, row in rows.items() if belongs(key, row))) if frontends else ()
 
 
-def renewal(secret: Secret) -> Commands:
+def renewal_commands(secret: Secret) -> Commands:
     """Commands that load new contents of a secret."""
     file = f"ssl {_FILES[secret.role]} {secret.path}"
     return Command(text=f"set {file}", secret=secret), Command(text=f"commit {file}")
@@ -172,7 +172,7 @@ def _create(row: Row) -> Iterator[Command]:
             yield from _add(row)
         case Certificate(is_default=False):
             yield Command(text=f"new ssl cert {row.secret.path}", may_fail=True)  # another frontend may have it
-            yield from renewal(row.secret)
+            yield from renewal_commands(row.secret)
             yield Command(text=f"add ssl crt-list {list_path(row.frontend)} {row.secret.path}")
         case _:
             raise _Reload
@@ -180,11 +180,11 @@ def _create(row: Row) -> Iterator[Command]:
 
 def _update(update: Update) -> Iterator[Command]:
     match update.before, update.after:
-        case Server() as before, Server() as after if before.lasting == after.lasting:
+        case Server() as before, Server() as after if before.reload_attributes == after.reload_attributes:
             yield from _change(before, after)
-        case Process() as before, Process() as after if before.lasting == after.lasting:
+        case Process() as before, Process() as after if before.reload_attributes == after.reload_attributes:
             return  # its namespace is updated in place
-        case Frontend() as before, Frontend() as after if before.lasting == after.lasting:
+        case Frontend() as before, Frontend() as after if before.reload_attributes == after.reload_attributes:
             return  # `_put_all_policies`
         case _:
             raise _Reload
@@ -216,14 +216,14 @@ def _put_policies(frontend: str, before: Slots | None, after: Slots | None) -> I
     for slot, action in changed_actions(before, after):
         yield Command(text=f"set map {path} {slot} {escaped(action)}")
     if table(before) != table(after):
-        yield Command(text=f"set map {path} {TABLE} {table(after)}")
+        yield Command(text=f"set map {path} {TABLE_KEY} {table(after)}")
 
 
 def escaped(text: str) -> str:
     """Escape an argument of a command. Raises _Reload for control characters and long arguments, because the socket
     reads a line into a buffer of 16 KB (configuration manual, tune.bufsize)."""
     found = text.translate(_ESCAPES)
-    if not text or not text.isprintable() or len(found.encode()) > _LONGEST_ARGUMENT:
+    if not text or not text.isprintable() or len(found.encode()) > _MAX_ARGUMENT_LENGTH:
         raise _Reload
     return found
 

@@ -18,9 +18,9 @@ from typing import TypeAlias
 
 from fairlead.dataplane.haproxy_words import Line, Unwritable, name, render_line
 
-MAPS = "policies"
+MAP_FOLDER = "policies"
 """Folder of maps, relative to the configuration: one for each frontend with slots."""
-TABLE = "now"
+TABLE_KEY = "now"
 """Key of the table. The keys of actions are slot numbers."""
 MAX_SLOTS = 250
 """Maximum slots of one frontend. A policy in force uses one, and there are at most 100 of these
@@ -35,15 +35,15 @@ listener beyond this maximum has no free slots, so changes of its policies repla
 """
 MAX_PROCESS_PATTERNS = 10_000
 """Maximum patterns in use of one process: those of the largest listener. With more, a start would take longer than the
-agent waits (`process.READY`), and then no change of any listener and no restart would succeed."""
+agent waits (`process.START_TIMEOUT`), and then no change of any listener and no restart would succeed."""
 MIN_SPARE = 2
 """Minimum free slots of each shape that is in use or prepared, in a new process."""
-FREE = -1
-CODES = (301, 302, 303, 307, 308)
+FREE_RANK = -1
+REDIRECT_CODES = (301, 302, 303, 307, 308)
 """Status codes of redirects (Octavia API, `redirect_http_code`). HAProxy accepts them only as constants."""
 _PATTERNS = 2**16
 """Pattern ids reserved for one frontend: 100 policies of 50 rules with two samples each, and the free slots."""
-_MOST_NUMBERS = 2**31 // _PATTERNS
+_MAX_FRONTENDS = 2**31 // _PATTERNS
 _UNRANKED, _STEP = 999_999, 1_000
 """Rank of a free slot, and the factor of the order in a rank; the remainder is the slot. All ranks have six digits."""
 _WIDTH = 7
@@ -123,12 +123,12 @@ class Slots:
         """Free slots in order of use: slots that were never in use, then those that have been free longest. A request
         that still evaluates the old policies of a slot has then most probably ended."""
         recent = set(self.freed)
-        yield from (slot for slot, rank in enumerate(self.ranks) if rank == FREE and slot not in recent)
-        yield from (slot for slot in self.freed if self.ranks[slot] == FREE)
+        yield from (slot for slot, rank in enumerate(self.ranks) if rank == FREE_RANK and slot not in recent)
+        yield from (slot for slot in self.freed if self.ranks[slot] == FREE_RANK)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class DesiredPolicies:
     """Desired policies of a frontend."""
 
     policies: tuple[Policy, ...] = ()
@@ -137,47 +137,47 @@ class Wanted:
     """Examples of shapes for which a new process has free slots."""
 
 
-def arrange_all(before: Mapping[str, Slots], wanted: Mapping[str, Wanted]) -> Mapping[str, Slots]:
+def assign_all_policy_slots(before: Mapping[str, Slots], wanted: Mapping[str, DesiredPolicies]) -> Mapping[str, Slots]:
     """Return the slots of all frontends that have or had policies. Raises Unwritable."""
     taken, found = {each.number for key, each in before.items() if key in wanted}, dict[str, Slots]()
     number, built = 0, dict[str, tuple[Slots, frozenset[Shape]]]()
     for frontend, its in sorted(wanted.items(), key=lambda each: each[0]):
         known = before.get(frontend)
         if known is None and its.policies:
-            number = next(each for each in range(number + 1, _MOST_NUMBERS + len(taken) + 1) if each not in taken)
-            if number >= _MOST_NUMBERS:
+            number = next(each for each in range(number + 1, _MAX_FRONTENDS + len(taken) + 1) if each not in taken)
+            if number >= _MAX_FRONTENDS:
                 raise Unwritable("L7 policies of more listeners than HAProxy has numbers for")
             known = Slots(number=number, policies=(), ranks=())
         if known is not None and _in_force(known) == its.policies:
             found[frontend] = known
         elif known is not None:
-            fitted, lacking = _fitted(known, its.policies)
+            fitted, lacking = _assign_free(known, its.policies)
             if lacking:
                 built[frontend] = known, lacking
             else:
                 found[frontend] = fitted
     left = MAX_PROCESS_SPARE_PATTERNS - sum(map(spare_patterns, found.values()))
     for frontend, (known, lacking) in built.items():
-        found[frontend] = slots = _built(known, wanted[frontend], lacking, min(MAX_SPARE_PATTERNS, left))
+        found[frontend] = slots = _assign_new(known, wanted[frontend], lacking, min(MAX_SPARE_PATTERNS, left))
         left -= spare_patterns(slots)
     return found
 
 
-def arrange(before: Slots, wanted: Wanted) -> Slots:
+def assign_policy_slots(before: Slots, wanted: DesiredPolicies) -> Slots:
     """Assign the policies to slots that the process has; if these do not suffice, to slots of a new process."""
-    fitted, lacking = _fitted(before, wanted.policies)
-    return _built(before, wanted, lacking, MAX_SPARE_PATTERNS) if lacking else fitted
+    fitted, lacking = _assign_free(before, wanted.policies)
+    return _assign_new(before, wanted, lacking, MAX_SPARE_PATTERNS) if lacking else fitted
 
 
 def _in_force(slots: Slots) -> tuple[Policy, ...]:
     """Return the policies in use, in order."""
-    used = sorted((rank, slot) for slot, rank in enumerate(slots.ranks) if rank != FREE)
+    used = sorted((rank, slot) for slot, rank in enumerate(slots.ranks) if rank != FREE_RANK)
     return tuple(slots.policies[slot] for _, slot in used)
 
 
 def spare_patterns(slots: Slots) -> int:
     """Count the patterns in free slots."""
-    return sum(policy.patterns for policy, rank in zip(slots.policies, slots.ranks, strict=True) if rank == FREE)
+    return sum(policy.patterns for policy, rank in zip(slots.policies, slots.ranks, strict=True) if rank == FREE_RANK)
 
 
 def is_loaded(before: Slots | None, after: Slots | None) -> bool:
@@ -187,15 +187,15 @@ def is_loaded(before: Slots | None, after: Slots | None) -> bool:
     return (before.number, before.build) == (after.number, after.build)
 
 
-def _fitted(before: Slots, wanted: tuple[Policy, ...]) -> tuple[Slots, frozenset[Shape]]:
+def _assign_free(before: Slots, wanted: tuple[Policy, ...]) -> tuple[Slots, frozenset[Shape]]:
     """Assign policies without a new process, and return the shapes that have too few free slots.
 
     A policy that stays keeps its slot; the others get slots that were free before, so no slot in use changes. Of these
     the slot that has been free longest is used first.
     """
-    policies, ranks = list(before.policies), [FREE] * len(before.policies)
+    policies, ranks = list(before.policies), [FREE_RANK] * len(before.policies)
     same, free = defaultdict[Policy, list[int]](list), defaultdict[Shape, list[int]](list)
-    for slot in sorted(range(len(policies)), key=lambda slot: (before.ranks[slot] == FREE, before.ranks[slot])):
+    for slot in sorted(range(len(policies)), key=lambda slot: (before.ranks[slot] == FREE_RANK, before.ranks[slot])):
         same[policies[slot]].append(slot)
     new, lacking = list[int](), set[Shape]()
     for order, policy in enumerate(wanted):
@@ -204,7 +204,7 @@ def _fitted(before: Slots, wanted: tuple[Policy, ...]) -> tuple[Slots, frozenset
         else:
             new.append(order)
     for slot in before.free:
-        if ranks[slot] == FREE:
+        if ranks[slot] == FREE_RANK:
             free[policies[slot].shape].append(slot)
     for order in new:
         if its := free[wanted[order].shape]:
@@ -212,12 +212,12 @@ def _fitted(before: Slots, wanted: tuple[Policy, ...]) -> tuple[Slots, frozenset
             policies[slot], ranks[slot] = wanted[order], order
         else:
             lacking.add(wanted[order].shape)
-    used = (slot for slot, rank in enumerate(before.ranks) if rank != FREE)
-    freed = tuple(slot for slot in (*before.freed, *used) if ranks[slot] == FREE)
+    used = (slot for slot, rank in enumerate(before.ranks) if rank != FREE_RANK)
+    freed = tuple(slot for slot in (*before.freed, *used) if ranks[slot] == FREE_RANK)
     return replace(before, policies=tuple(policies), ranks=tuple(ranks), freed=freed), frozenset(lacking)
 
 
-def _built(before: Slots, wanted: Wanted, lacking: frozenset[Shape], left: int) -> Slots:
+def _assign_new(before: Slots, wanted: DesiredPolicies, lacking: frozenset[Shape], left: int) -> Slots:
     """Assign slots of a new process: the policies in order, so later ones are seldom evaluated, then free slots with at
     most `left` patterns.
 
@@ -242,12 +242,12 @@ def _built(before: Slots, wanted: Wanted, lacking: frozenset[Shape], left: int) 
         if len(slots) < MAX_SLOTS and policy.patterns <= left:
             slots.append(policy)
             left -= policy.patterns
-    ranks = (*range(len(policies)), *([FREE] * (len(slots) - len(policies))))
+    ranks = (*range(len(policies)), *([FREE_RANK] * (len(slots) - len(policies))))
     return replace(before, build=before.build + 1, policies=tuple(slots), ranks=ranks, freed=())
 
 
 def map_path(frontend: str) -> str:
-    return f"{MAPS}/{name(frontend)}"
+    return f"{MAP_FOLDER}/{name(frontend)}"
 
 
 def entry(policy: Policy) -> str:
@@ -260,14 +260,14 @@ def entry(policy: Policy) -> str:
 def table(slots: Slots) -> str:
     """Return the table: the ranks of all slots."""
     return ":".join(
-        str(_UNRANKED if order == FREE else (_STEP // 10 + order) * _STEP + slot)
+        str(_UNRANKED if order == FREE_RANK else (_STEP // 10 + order) * _STEP + slot)
         for slot, order in enumerate(slots.ranks)
     )
 
 
 def map_text(slots: Slots) -> str:
     entries = (f"{slot} {entry(policy)}" for slot, policy in enumerate(slots.policies))
-    return "".join(f"{line}\n" for line in (f"{TABLE} {table(slots)}", *entries))
+    return "".join(f"{line}\n" for line in (f"{TABLE_KEY} {table(slots)}", *entries))
 
 
 def patterns(slots: Slots) -> Iterator[tuple[int, int, str, Condition, int]]:
@@ -290,7 +290,7 @@ def policy_lines(frontend: str, slots: Slots) -> Iterator[Line]:
     path = map_path(frontend)
     for slot, place, sample, condition, identity in patterns(slots):
         yield condition.line(_acl(slot, place), sample, identity)
-    yield "http-request", "set-var(txn.policies)", f"str({TABLE}),map_str({path})"
+    yield "http-request", "set-var(txn.policies)", f"str({TABLE_KEY}),map_str({path})"
     yield "http-request", "set-var(txn.policy)", f"int({_UNRANKED})"
     for slot, policy in enumerate(slots.policies):
         # bytes() returns binary, and only a string is converted to a number: lower() makes it one
@@ -302,7 +302,7 @@ def policy_lines(frontend: str, slots: Slots) -> Iterator[Line]:
     yield "http-request", "deny", "deny_status", "403", "if", *_is("deny")
     target = "%[var(txn.action),field(2,:,0)]"
     for kind in ("location", "prefix"):
-        for code in CODES:
+        for code in REDIRECT_CODES:
             yield "http-request", "redirect", kind, target, "code", str(code), "if", *_is(f"{kind}-{code}")
     yield "use_backend", target, "if", *_is("pool")
 

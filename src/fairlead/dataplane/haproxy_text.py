@@ -12,7 +12,7 @@ from functools import partial
 from typing import TypeAlias
 
 from fairlead.dataplane.haproxy import (
-    EXPORTER,
+    EXPORTER_FRONTEND,
     METRICS,
     AnyProcess,
     Backend,
@@ -22,15 +22,15 @@ from fairlead.dataplane.haproxy import (
     Server,
     list_path,
 )
-from fairlead.dataplane.haproxy_policies import Slots, arrange_all, map_path, map_text, policy_lines
+from fairlead.dataplane.haproxy_policies import Slots, assign_all_policy_slots, map_path, map_text, policy_lines
 from fairlead.dataplane.haproxy_words import Line, Unwritable, read_line, render_line
 from fairlead.model.queries.secrets import Secret
 
 CONFIGURATION = "haproxy.cfg"
-PEERS = "kept"
+PEERS_SECTION = "kept"
 """Name of the peers section, with which a process passes its stick tables to its successor (configuration manual,
 3.5)."""
-OUTLIVES = 3_600
+HARD_STOP_AFTER = 3_600
 """Seconds that a replaced process may continue to serve its connections. Each such process uses memory of the node."""
 _SELF = "this"
 _SECTIONS = frozenset({"global", "defaults", "peers", "frontend", "backend"})
@@ -50,18 +50,18 @@ class Sockets:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class ProcessState:
     """State of a process besides its rows."""
 
     missing: Collection[Secret] = ()
     """Secrets that could not be read. Frontends and backends that need one are left out."""
     slots: Mapping[str, Slots] = field(default_factory=dict)
     """Slots of L7 policies, by frontend."""
-    outlives: int = OUTLIVES
+    hard_stop_after: int = HARD_STOP_AFTER
     """Seconds that the process may continue to serve its connections after it has been replaced."""
 
 
-NOTHING = Held()
+NO_STATE = ProcessState()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,22 +77,24 @@ Parts: TypeAlias = Mapping[str, Part]
 """Parts of a process's files, by name. Parts with the same source are not rendered again."""
 
 
-def files(process: AnyProcess, rows: Iterable[HAProxyRow], sockets: Sockets, held: Held = NOTHING) -> Mapping[str, str]:
+def render_files(
+    process: AnyProcess, rows: Iterable[HAProxyRow], sockets: Sockets, held: ProcessState = NO_STATE
+) -> Mapping[str, str]:
     """Map relative paths to contents: all files of this process except secrets. Rows of other processes are ignored.
     Raises Unwritable."""
     return render(process, rows, sockets, held, {})[0]
 
 
 def render(
-    process: AnyProcess, rows: Iterable[HAProxyRow], sockets: Sockets, held: Held, known: Parts
+    process: AnyProcess, rows: Iterable[HAProxyRow], sockets: Sockets, held: ProcessState, known: Parts
 ) -> tuple[Mapping[str, str], Parts]:
     """Return `files`, and their parts for the next call. Only parts that differ from the `known` ones are rendered.
     Raises Unwritable."""
     found = list(rows)
     lists = _lists(found)
     backends = _backends(process, found, held.missing)
-    frontends = sorted(served(process, found, held.missing), key=lambda row: row.name)
-    slots = arrange_all(held.slots, {each.name: each.wanted for each in frontends})
+    frontends = sorted(loadable_frontends(process, found, held.missing), key=lambda row: row.name)
+    slots = assign_all_policy_slots(held.slots, {each.name: each.desired_policies for each in frontends})
     parts = dict[str, Part]()
 
     def part(name: str, source: tuple[object, ...], make: Callable[[], str]) -> str:
@@ -109,7 +111,7 @@ def render(
 
     servers = _servers(found)
     sections = (
-        _written((_global(process, sockets, held.outlives), *_first_sections(backends.values(), sockets))),
+        _written((_global(process, sockets, held.hard_stop_after), *_first_sections(backends.values(), sockets))),
         *map(frontend, frontends),
         *(_written(_metrics(sockets)) if any(map(_has_metrics, frontends)) else "",),
         *(backend(row, servers[row.name]) for _, row in sorted(backends.items())),
@@ -130,7 +132,9 @@ def _backend(row: Backend, servers: Iterable[Server]) -> tuple[Line, ...]:
     return *row.section, *(server.line for server in servers)
 
 
-def served(process: AnyProcess, rows: Iterable[HAProxyRow], missing: Collection[Secret] = ()) -> list[Frontend]:
+def loadable_frontends(
+    process: AnyProcess, rows: Iterable[HAProxyRow], missing: Collection[Secret] = ()
+) -> list[Frontend]:
     """Return the frontends that have all their secrets, and backends with all theirs."""
     found = list(rows)
     lists, backends = _lists(found), _backends(process, found, missing)
@@ -182,7 +186,7 @@ def _first_sections(backends: Collection[Backend], sockets: Sockets) -> Iterator
     """Yield the sections between `global` and the first frontend."""
     yield ("defaults",), ("option", "redispatch"), ("retries", "3"), ("option", "dontlognull"), ("option", "contstats")
     tables = sorted({backend.table for backend in backends if backend.table})
-    yield ("peers", PEERS), ("bind", f"unix@{sockets.peers}", "mode", "600"), ("server", _SELF), *tables
+    yield ("peers", PEERS_SECTION), ("bind", f"unix@{sockets.peers}", "mode", "600"), ("server", _SELF), *tables
 
 
 def _has_metrics(row: Frontend) -> bool:
@@ -195,7 +199,7 @@ def _metrics(sockets: Sockets) -> Iterator[tuple[Line, ...]]:
     At most two requests to the agent run concurrently.
     """
     yield (
-        ("frontend", EXPORTER),
+        ("frontend", EXPORTER_FRONTEND),
         ("mode", "http"),
         ("maxconn", "4"),
         ("bind", f"unix@{sockets.exporter}", "mode", "600"),

@@ -13,7 +13,7 @@ from typing import TypeAlias
 Line: TypeAlias = tuple[str, ...]
 """A directive: its keyword and arguments."""
 
-MOST_WORDS = 64
+MAX_WORDS = 64
 """Maximum words in a line (HAProxy, MAX_LINE_ARGS)."""
 _PLAIN = re.compile(r"[A-Za-z0-9_./:,=@()\[\]{}%+*!-]+")
 """Words that need no quotes in any directive."""
@@ -29,7 +29,7 @@ class Unwritable(ValueError):
 
 def render_line(words: Line) -> str:
     """Render a directive as a line. Raises Unwritable."""
-    if not 0 < len(words) <= MOST_WORDS:
+    if not 0 < len(words) <= MAX_WORDS:
         raise Unwritable(f"a directive of {len(words)} words")
     text = " ".join(map(_quote, words))
     if read_line(text) != words:

@@ -14,13 +14,13 @@ from fairlead.model.documents.addresses import IPAddress
 from fairlead.model.documents.loadbalancer import Transport
 from fairlead.model.documents.owner import Kind, Owner
 from fairlead.model.snapshot import Snapshot
-from fairlead.runtime.steps import Steps, at_once
+from fairlead.runtime.steps import Steps, run_to_completion
 
 Compile: TypeAlias = Callable[[Snapshot, Owner], Rows]
 CompileInSteps: TypeAlias = Callable[[Snapshot, Owner], Steps[Rows]]
 
 
-class Place(Enum):
+class DataplaneScope(Enum):
     """Place where rows are applied."""
 
     CENTRAL = "central"
@@ -35,12 +35,12 @@ class Flow:
     """Flow of packets from one address and port to another."""
 
     client: tuple[IPAddress, int]
-    to: tuple[IPAddress, int]
+    destination: tuple[IPAddress, int]
     transport: Transport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Led:
+class FlowTarget:
     """Destination of a flow according to the model."""
 
     balancer_id: str
@@ -52,15 +52,15 @@ class Led:
     """Whether a proxy selects the member."""
     chassis: str = ""
     """Chassis that routes the member's address, or that runs the proxy."""
-    before: str = ""
+    previous_owner: str = ""
     """Previous owner of the slot, a chassis: existing flows continue there."""
     is_admitted: bool = True
     """Whether the listener's allowed CIDRs include the client. Other clients get no answer."""
-    unheard: tuple[str, ...] = ()
+    unresponsive: tuple[str, ...] = ()
     """Chassis that the flow passes, or may pass, with unresponsive agents and perhaps outdated rows. Sorted."""
 
 
-Explain: TypeAlias = Callable[[Snapshot, Flow], Steps[Led | None]]
+Explain: TypeAlias = Callable[[Snapshot, Flow], Steps[FlowTarget | None]]
 Views: TypeAlias = Callable[[Snapshot], Iterable[tuple[str, Snapshot]]]
 
 
@@ -72,7 +72,7 @@ class Dataplane:
     """One lower-case word, used by providers, metrics, the operator API and headings of test cases."""
     title: str
     """Name for messages."""
-    place: Place
+    scope: DataplaneScope
     kinds: frozenset[Kind]
     """Kinds of owners that may have rows here."""
     providers: frozenset[str] | None = None
@@ -99,7 +99,7 @@ class Dataplane:
 
     def compile(self, view: Snapshot, owner: Owner) -> Rows:
         """Compile without yielding."""
-        return at_once(self.compile_in_steps(view, owner))
+        return run_to_completion(self.compile_in_steps(view, owner))
 
     def concerns(self, view: Snapshot, owner: Owner) -> bool:
         """Whether an owner should have rows here. True for a deleted load balancer, because its provider is unknown."""

@@ -20,7 +20,7 @@ TUNNEL_PORTS = 4790, 4791, 4792
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
+class HostTunnel:
     """Tunnel to another host."""
 
     host: int
@@ -37,7 +37,7 @@ class Way:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Own:
+class LocalMemberAddress:
     """Address of this host that an operator has declared as a member address.
 
     Services never send packets to the host's other addresses, so its own sockets are not reachable through a VIP.
@@ -58,9 +58,9 @@ class Vip:
     """VIP with slots that are known to this host."""
 
     address: IPAddress
-    held: bool
+    is_local: bool
     """Whether the host has the address itself, so that its routing daemon announces it: a serving member is here."""
-    taken: bool = False
+    is_received: bool = False
     """Whether packets to it are received here without an announcement: a proxy still has older connections."""
 
     @property
@@ -68,11 +68,11 @@ class Vip:
         return vip_key(self.address)
 
     def __str__(self) -> str:
-        return f"Vip {self.address}{' held' if self.held else ''}{' taken' if self.taken else ''}"
+        return f"Vip {self.address}{' held' if self.is_local else ''}{' taken' if self.is_received else ''}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Here:
+class LocalMember:
     """Member on this host, the destination of the translation."""
 
     address: IPAddress
@@ -83,7 +83,7 @@ class Here:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class There:
+class OtherHost:
     """Another host, by number. That host selects the member itself."""
 
     host: int
@@ -92,7 +92,7 @@ class There:
         return f"host {self.host}"
 
 
-Target: TypeAlias = Here | There
+Target: TypeAlias = LocalMember | OtherHost
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +112,7 @@ class Service:
     if the members differ.
     """
     targets: tuple[Target, ...]
-    before: tuple[tuple[int, int], ...] = ()
+    previous_owners: tuple[tuple[int, int], ...] = ()
     """Slots with a previous owner, sorted: the slot, and the number of the host that owned it before this host."""
     clients: tuple[IPNetwork, ...] | None = None
     """Allowed CIDRs, sorted, none contained in another; None for all clients."""
@@ -126,25 +126,31 @@ class Service:
         parts = [f"{target} {counts[place]}" for place, target in enumerate(self.targets)] or ["nobody"]
         dealt = f" dealt {zlib.crc32(self.slots):08x}" if self.slots else ""
         source = " by source" if self.by_source else ""
-        before = f" before {' '.join(f'{slot}:{host}' for slot, host in self.before)}" if self.before else ""
+        before = (
+            f" before {' '.join(f'{slot}:{host}' for slot, host in self.previous_owners)}"
+            if self.previous_owners
+            else ""
+        )
         clients = "" if self.clients is None else f" clients {' '.join(map(str, self.clients)) or 'none'}"
         where = f"{self.transport.value} {render_endpoint(self.vip, self.port)}"
         return f"Service {where}{source} -> {', '.join(parts)}{dealt}{before}{clients}"
 
 
-NativeRow: TypeAlias = Way | Own | Vip | Service
+NativeRow: TypeAlias = HostTunnel | LocalMemberAddress | Vip | Service
 
 
 def references(row: NativeRow) -> Iterable[Key]:
     """Return the keys of the VIP and the tunnels that a service needs."""
     if isinstance(row, Service):
-        return [vip_key(row.vip), *(("Way", str(host)) for host in sorted(led_to(row)))]
+        return [vip_key(row.vip), *(("Way", str(host)) for host in sorted(tunnel_hosts(row)))]
     return []
 
 
-def led_to(row: Service) -> set[int]:
+def tunnel_hosts(row: Service) -> set[int]:
     """Return the numbers of the hosts that a service needs tunnels to."""
-    return {target.host for target in row.targets if isinstance(target, There)} | {host for _, host in row.before}
+    return {target.host for target in row.targets if isinstance(target, OtherHost)} | {
+        host for _, host in row.previous_owners
+    }
 
 
 def vip_key(address: IPAddress) -> Key:

@@ -14,7 +14,7 @@ from math import isnan
 
 from fairlead.dataplane.octavia_metric_names import FROM_LISTENERS, NAMES, Sum
 
-MOST_SAMPLES = 100_000
+MAX_SAMPLES = 100_000
 """Maximum samples kept of one process (about 2,000 members). A larger process exports no metrics."""
 _SAMPLE = re.compile(r"haproxy_([a-z]+)_(\w+?)(?:\{(.*)\})? (\S+)")
 _WORDS = {"process": "loadbalancer", "frontend": "listener", "backend": "pool", "server": "member"}
@@ -22,12 +22,12 @@ _LABELS = {"process": (), "frontend": ("listener",), "backend": ("pool",), "serv
 _HEAD = re.compile(r"# (HELP|TYPE) haproxy_([a-z]+)_(\w+) (.*)")
 
 
-class TooMany(Exception):
+class TooManySamples(Exception):
     """The process has too many samples."""
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class MetricKey:
     family: str
     section: str
     """Frontend or backend; empty for the process."""
@@ -35,16 +35,16 @@ class Key:
 
 
 @dataclass(slots=True)
-class Reading:
+class Scrape:
     """Samples of one scrape of a process."""
 
-    samples: dict[Key, str] = field(default_factory=dict)
+    samples: dict[MetricKey, str] = field(default_factory=dict)
     kinds: dict[str, str] = field(default_factory=dict)
     helps: dict[str, str] = field(default_factory=dict)
     idle: float = 100.0
     """Percentage of time that the process was idle."""
 
-    def take(self, line: str, sections: frozenset[str]) -> None:
+    def parse_line(self, line: str, sections: frozenset[str]) -> None:
         """Parse one line; samples of other sections are ignored. Raises TooMany."""
         if line.startswith("#"):
             self._take_head(line)
@@ -54,9 +54,9 @@ class Reading:
                 self.idle = float(value)
             family, section = family_of(sort, name), _section(labels)
             if family and (not section or section in sections):
-                if len(self.samples) >= MOST_SAMPLES:
-                    raise TooMany(f"more than {MOST_SAMPLES} metrics")
-                self.samples[Key(family, section, _renamed(sort, labels))] = value
+                if len(self.samples) >= MAX_SAMPLES:
+                    raise TooManySamples(f"more than {MAX_SAMPLES} metrics")
+                self.samples[MetricKey(family, section, _renamed(sort, labels))] = value
 
     def _take_head(self, line: str) -> None:
         found = _HEAD.fullmatch(line)
@@ -64,7 +64,7 @@ class Reading:
         if found is not None and family:
             (self.helps if found[1] == "HELP" else self.kinds)[family] = _reworded(found[4])
 
-    def counters(self) -> Iterator[tuple[Key, float]]:
+    def counters(self) -> Iterator[tuple[MetricKey, float]]:
         for key, value in self.samples.items():
             if self.kinds.get(key.family) == "counter":
                 yield key, float(value)
@@ -94,41 +94,41 @@ def _reworded(text: str) -> str:
 
 
 @dataclass(slots=True)
-class Meter:
+class AccumulatedMetrics:
     """Metrics of one proxy, accumulated over its processes."""
 
     process: str = ""
-    reading: Reading = field(default_factory=Reading)
-    carried: dict[Key, float] = field(default_factory=dict)
+    scrape: Scrape = field(default_factory=Scrape)
+    carried: dict[MetricKey, float] = field(default_factory=dict)
     """Final counters of earlier processes."""
 
-    def take(self, process: str, reading: Reading) -> None:
+    def record_scrape(self, process: str, reading: Scrape) -> None:
         """Record a complete scrape. Counters that no longer exist are dropped."""
         if self.process and process != self.process:
-            for key, value in self.reading.counters():
+            for key, value in self.scrape.counters():
                 self.carried[key] = self.carried.get(key, 0.0) + value
         self.carried = {key: value for key, value in self.carried.items() if key in reading.samples}
-        self.process, self.reading = process, reading
+        self.process, self.scrape = process, reading
 
-    def of(self, key: Key) -> float:
-        return float(self.reading.samples[key]) + self.carried.get(key, 0.0)
+    def value_of(self, key: MetricKey) -> float:
+        return float(self.scrape.samples[key]) + self.carried.get(key, 0.0)
 
 
-def rendered(meter: Meter, listeners: frozenset[str], backends: frozenset[str], memory: int) -> str:
+def render_metrics(meter: AccumulatedMetrics, listeners: frozenset[str], backends: frozenset[str], memory: int) -> str:
     """Render the metrics of one load balancer in the Prometheus text format. `memory` is the node's, in bytes."""
     values = dict[str, list[tuple[str, str]]]()
-    for key in meter.reading.samples:
+    for key in meter.scrape.samples:
         if not key.section or key.section in listeners or key.section in backends:
-            values.setdefault(key.family, []).append((key.labels, _text(meter.of(key))))
+            values.setdefault(key.family, []).append((key.labels, _text(meter.value_of(key))))
     for family, one in _sums(meter, listeners).items():
         values[family] = [("", one)]
     allocated = sum(
-        meter.of(key) for key in meter.reading.samples if key.family == "octavia_memory_pool_allocated_bytes"
+        meter.value_of(key) for key in meter.scrape.samples if key.family == "octavia_memory_pool_allocated_bytes"
     )
     own = {
         "octavia_loadbalancer_cpu": (
             "Time in which its proxy on this node was at work (percentage).",
-            100.0 - meter.reading.idle,
+            100.0 - meter.scrape.idle,
         ),
         "octavia_loadbalancer_memory": (
             "Memory of the node that its proxy has (percentage).",
@@ -137,7 +137,7 @@ def rendered(meter: Meter, listeners: frozenset[str], backends: frozenset[str], 
     }
     lines = [line for name, (words, one) in own.items() for line in _family(name, words, "gauge", [("", f"{one:.1f}")])]
     for family, found in values.items():
-        words, kind = meter.reading.helps.get(family, family), meter.reading.kinds.get(family, "gauge")
+        words, kind = meter.scrape.helps.get(family, family), meter.scrape.kinds.get(family, "gauge")
         lines.extend(_family(family, words, kind, found))
     return "\n".join(lines) + "\n"
 
@@ -149,12 +149,12 @@ def _family(name: str, words: str, kind: str, samples: Iterable[tuple[str, str]]
         yield f"{name}{{{labels}}} {value}" if labels else f"{name} {value}"
 
 
-def _sums(meter: Meter, listeners: frozenset[str]) -> Mapping[str, str]:
+def _sums(meter: AccumulatedMetrics, listeners: frozenset[str]) -> Mapping[str, str]:
     """Return the load balancer's aggregates of its listeners."""
     found = dict[str, dict[str, float]]()
-    for key in meter.reading.samples:
+    for key in meter.scrape.samples:
         if key.section in listeners:
-            found.setdefault(key.family, {})[key.section] = meter.of(key)
+            found.setdefault(key.family, {})[key.section] = meter.value_of(key)
     sums = {name: _sum(how, found) for name, how in FROM_LISTENERS.items()}
     return {
         **{name: _text(value) for name, value in sums.items()},

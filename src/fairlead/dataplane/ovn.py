@@ -14,7 +14,7 @@ from fairlead.dataplane.backends import render_backends
 from fairlead.dataplane.ovn_chassis import ChassisVariable
 from fairlead.dataplane.ovn_rules import Acl, LogicalRouterPolicy, PortGroup, PortGroupPort, Qos
 from fairlead.dataplane.rows import Key
-from fairlead.runtime.steps import Steps, at_once
+from fairlead.runtime.steps import Steps, run_to_completion
 
 Pairs: TypeAlias = tuple[tuple[str, str], ...]
 
@@ -188,7 +188,7 @@ class VirtualService:
         return f"{self.vip}={render_backends(self.backends)}"
 
 
-class Displaced(NamedTuple):
+class StockRows(NamedTuple):
     """Rows of one load balancer of Octavia's stock provider `ovn`: all with this name and VIP."""
 
     name: str
@@ -209,7 +209,7 @@ class LoadBalancer:
     options: Pairs = ()
     ip_port_mappings: Pairs = ()
     """Backend -> `logical port:source address of probes`."""
-    instead_of: Displaced | None = None
+    instead_of: StockRows | None = None
     """Rows of the stock provider that are deleted in the transaction that creates this row, and never checked later."""
 
     @property
@@ -359,7 +359,7 @@ OvnRow: TypeAlias = Exclusive | Element
 
 def by_key(rows: Iterable[OvnRow]) -> dict[Key, OvnRow]:
     """Return the rows by key. Raises ValueError for two rows with one key, which is a bug in the compiler."""
-    return at_once(by_key_in_steps(rows))
+    return run_to_completion(by_key_in_steps(rows))
 
 
 def by_key_in_steps(rows: Iterable[OvnRow]) -> Steps[dict[Key, OvnRow]]:

@@ -51,7 +51,7 @@ class Form(Enum):
     """Key of `external_ids`."""
     RATE = auto()
     """QoS:bandwidth."""
-    DISPLACED = auto()
+    STOCK_ROWS = auto()
     """Key of `external_ids` for `LoadBalancer.instead_of`."""
     MARK = auto()
     """Name that contains the ownership mark."""
@@ -68,7 +68,7 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class ParentRow:
     """Parent row that a row needs and is deleted with."""
 
     table: str
@@ -78,11 +78,11 @@ class Holder:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class ManagedTable:
     name: str
     row: type
     columns: tuple[Column, ...]
-    holder: Holder | None = None
+    parent: ParentRow | None = None
     key_parts: int = 2
     """Parts of a key: the table and the row's name, or more for rows without a name."""
     named_by_key: bool = False
@@ -90,7 +90,7 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shared:
+class SharedElement:
     """Rows that are one element of a column of a shared row."""
 
     row: type
@@ -114,84 +114,86 @@ class Shared:
     """
 
 
-FOREIGN_TABLES = frozenset({"Logical_Switch", "Logical_Router", "Logical_Switch_Port"})
+UNMANAGED_TABLES = frozenset({"Logical_Switch", "Logical_Router", "Logical_Switch_Port"})
 """Tables with unmanaged rows that hold managed rows, or that managed rows refer to, as `<name>@<UUID>`."""
-_FOREIGN = re.compile(r"(?:.*)@([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})", re.DOTALL)
+_UNMANAGED = re.compile(r"(?:.*)@([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})", re.DOTALL)
 
 
-def foreign_name(name: str, uuid: str) -> str:
+def unmanaged_name(name: str, uuid: str) -> str:
     """Name that managed rows use for an unmanaged row. The UUID is needed because its name may not be unique."""
     return f"{name}@{uuid}"
 
 
-def foreign_uuid(key: Key) -> str | None:
+def unmanaged_uuid(key: Key) -> str | None:
     """Return the UUID of an unmanaged row with this key; None for a managed row, which has no `@` in its name."""
-    if key[0] not in FOREIGN_TABLES or "@" not in key[1]:
+    if key[0] not in UNMANAGED_TABLES or "@" not in key[1]:
         return None
-    found = _FOREIGN.fullmatch(key[1])
+    found = _UNMANAGED.fullmatch(key[1])
     return found and found[1]
 
 
 _WORD = "external_ids:"
-TITLE = f"{_WORD}fairlead:name"
-INSTEAD = f"{_WORD}fairlead:instead-of"
-WORDS: Mapping[str, str] = {column: column.removeprefix(_WORD) for column in (TITLE, INSTEAD)}
+TITLE_COLUMN = f"{_WORD}fairlead:name"
+STOCK_ROWS_COLUMN = f"{_WORD}fairlead:instead-of"
+EXTERNAL_ID_COLUMNS: Mapping[str, str] = {
+    column: column.removeprefix(_WORD) for column in (TITLE_COLUMN, STOCK_ROWS_COLUMN)
+}
 """Columns of managed rows that are stored as keys of `external_ids`."""
-_NAME, _TITLE = Column("name"), Column(TITLE, Form.TITLE, "title")
+_NAME, _TITLE = Column("name"), Column(TITLE_COLUMN, Form.TITLE, "title")
 _OPTIONS, _ENABLED = Column("options", Form.PAIRS), Column("enabled", Form.ENABLED)
 
-TABLES: Mapping[str, Table] = {
+TABLES: Mapping[str, ManagedTable] = {
     table.name: table
     for table in (
-        Table(
+        ManagedTable(
             name="Logical_Switch",
             row=LogicalSwitch,
             columns=(_NAME, _TITLE, Column("other_config", Form.PAIRS)),
         ),
-        Table(
+        ManagedTable(
             name="Logical_Switch_Port",
             row=LogicalSwitchPort,
-            holder=Holder("Logical_Switch", "ports", "switch"),
+            parent=ParentRow("Logical_Switch", "ports", "switch"),
             columns=(
                 *(_NAME, _TITLE, Column("type"), Column("addresses", Form.TEXTS), Column("port_security", Form.TEXTS)),
                 *(_OPTIONS, Column("tag", Form.NUMBER_OR_NONE), Column("tag_request", Form.NUMBER_OR_NONE), _ENABLED),
             ),
         ),
-        Table(name="Logical_Router", row=LogicalRouter, columns=(_NAME, _TITLE, _ENABLED, _OPTIONS)),
-        Table(
+        ManagedTable(name="Logical_Router", row=LogicalRouter, columns=(_NAME, _TITLE, _ENABLED, _OPTIONS)),
+        ManagedTable(
             name="Logical_Router_Port",
             row=LogicalRouterPort,
-            holder=Holder("Logical_Router", "ports", "router"),
+            parent=ParentRow("Logical_Router", "ports", "router"),
             columns=(_NAME, Column("mac"), Column("networks", Form.TEXTS), _ENABLED, _OPTIONS),
         ),
-        Table(
+        ManagedTable(
             name="Gateway_Chassis",
             row=GatewayChassis,
-            holder=Holder("Logical_Router_Port", "gateway_chassis", "port"),
+            parent=ParentRow("Logical_Router_Port", "gateway_chassis", "port"),
             columns=(
                 *(Column("name", read=False), Column("chassis_name", field="chassis")),
                 Column("priority", Form.NUMBER),
             ),
             key_parts=3,
         ),
-        Table(
+        ManagedTable(
             name="NAT",
             row=Nat,
-            holder=Holder("Logical_Router", "nat", "router"),
+            parent=ParentRow("Logical_Router", "nat", "router"),
             columns=(Column("type"), Column("external_ip"), Column("logical_ip")),
             named_by_key=True,
         ),
-        Table(
+        ManagedTable(
             name="Logical_Router_Static_Route",
             row=StaticRoute,
-            holder=Holder("Logical_Router", "static_routes", "router"),
+            parent=ParentRow("Logical_Router", "static_routes", "router"),
             columns=(Column("ip_prefix"), Column("nexthop"), Column("policy", Form.TEXT_OR_NONE)),
             key_parts=4,
         ),
-        Table(
+        ManagedTable(
             name="Logical_Router_Policy",
             row=LogicalRouterPolicy,
-            holder=Holder("Logical_Router", "policies", "router"),
+            parent=ParentRow("Logical_Router", "policies", "router"),
             columns=(
                 Column("priority", Form.NUMBER),
                 Column("match"),
@@ -200,37 +202,37 @@ TABLES: Mapping[str, Table] = {
             ),
             named_by_key=True,
         ),
-        Table(
+        ManagedTable(
             name="Load_Balancer",
             row=LoadBalancer,
             columns=(
                 *(_NAME, _TITLE, Column("protocol", Form.TEXT_OR_NONE), Column("vips", Form.SERVICES, "services")),
                 *(Column("selection_fields", Form.TEXTS), _OPTIONS, Column("ip_port_mappings", Form.PAIRS)),
-                Column(INSTEAD, Form.DISPLACED, "instead_of"),
+                Column(STOCK_ROWS_COLUMN, Form.STOCK_ROWS, "instead_of"),
             ),
         ),
-        Table(
+        ManagedTable(
             name="Load_Balancer_Health_Check",
             row=LoadBalancerHealthCheck,
-            holder=Holder("Load_Balancer", "health_check", "load_balancer"),
+            parent=ParentRow("Load_Balancer", "health_check", "load_balancer"),
             columns=(Column("vip"), _OPTIONS),
             key_parts=3,
         ),
-        Table(name="Load_Balancer_Group", row=LoadBalancerGroup, columns=(Column("name", Form.MARK),)),
-        Table(name="Port_Group", row=PortGroup, columns=(_NAME,)),
-        Table(
+        ManagedTable(name="Load_Balancer_Group", row=LoadBalancerGroup, columns=(Column("name", Form.MARK),)),
+        ManagedTable(name="Port_Group", row=PortGroup, columns=(_NAME,)),
+        ManagedTable(
             name="ACL",
             row=Acl,
-            holder=Holder("Port_Group", "acls", "group"),
+            parent=ParentRow("Port_Group", "acls", "group"),
             columns=(
                 *(Column("direction"), Column("priority", Form.NUMBER), Column("match"), Column("action"), _OPTIONS),
             ),
             named_by_key=True,
         ),
-        Table(
+        ManagedTable(
             name="QoS",
             row=Qos,
-            holder=Holder("Logical_Switch", "qos_rules", "switch"),
+            parent=ParentRow("Logical_Switch", "qos_rules", "switch"),
             columns=(
                 *(Column("direction"), Column("priority", Form.NUMBER), Column("match")),
                 Column("bandwidth", Form.RATE, "rate"),
@@ -241,8 +243,8 @@ TABLES: Mapping[str, Table] = {
 }
 """Tables by name. Names of ACLs, QoS rows, policies and NAT entries exist only in their keys."""
 
-SHARED: tuple[Shared, ...] = (
-    Shared(
+SHARED: tuple[SharedElement, ...] = (
+    SharedElement(
         row=GroupMember,
         table="Load_Balancer_Group",
         column="load_balancer",
@@ -250,7 +252,7 @@ SHARED: tuple[Shared, ...] = (
         element="load_balancer",
         target="Load_Balancer",
     ),
-    Shared(
+    SharedElement(
         row=SwitchGroup,
         table="Logical_Switch",
         column="load_balancer_group",
@@ -258,7 +260,7 @@ SHARED: tuple[Shared, ...] = (
         element="group",
         target="Load_Balancer_Group",
     ),
-    Shared(
+    SharedElement(
         row=RouterGroup,
         table="Logical_Router",
         column="load_balancer_group",
@@ -266,7 +268,7 @@ SHARED: tuple[Shared, ...] = (
         element="group",
         target="Load_Balancer_Group",
     ),
-    Shared(
+    SharedElement(
         row=PortAddress,
         table="Logical_Router_Port",
         column="networks",
@@ -275,7 +277,7 @@ SHARED: tuple[Shared, ...] = (
         target=None,
         needed=True,
     ),
-    Shared(
+    SharedElement(
         row=SwitchPortAddress,
         table="Logical_Switch_Port",
         column="addresses",
@@ -283,7 +285,7 @@ SHARED: tuple[Shared, ...] = (
         element="address",
         target=None,
     ),
-    Shared(
+    SharedElement(
         row=PortGroupPort,
         table="Port_Group",
         column="ports",
@@ -292,7 +294,7 @@ SHARED: tuple[Shared, ...] = (
         target="Logical_Switch_Port",
         owned_by_holder=True,
     ),
-    Shared(
+    SharedElement(
         row=ChassisVariable,
         table="Chassis_Template_Var",
         column="variables",
@@ -303,18 +305,18 @@ SHARED: tuple[Shared, ...] = (
     ),
 )
 
-TABLE_OF: Mapping[type, Table] = {table.row: table for table in TABLES.values()}
-SHARED_OF: Mapping[type, Shared] = {shared.row: shared for shared in SHARED}
-SHARED_AT: Mapping[tuple[str, str], Shared] = {(shared.table, shared.column): shared for shared in SHARED}
-SHARED_TEXTS: Mapping[str, Shared] = {
+TABLE_OF: Mapping[type, ManagedTable] = {table.row: table for table in TABLES.values()}
+SHARED_OF: Mapping[type, SharedElement] = {shared.row: shared for shared in SHARED}
+SHARED_AT: Mapping[tuple[str, str], SharedElement] = {(shared.table, shared.column): shared for shared in SHARED}
+SHARED_TEXTS: Mapping[str, SharedElement] = {
     shared.table: shared for shared in SHARED if shared.target is None and not shared.value
 }
 """Table -> column of texts with the row's own (a field of the same name) and those of other owners, each with a
 mark."""
-_CHILDREN = [(table.holder.table, table.holder.column) for table in TABLES.values() if table.holder is not None]
+_CHILDREN = [(table.parent.table, table.parent.column) for table in TABLES.values() if table.parent is not None]
 CHILDREN = frozenset(_CHILDREN)
 """(table, column) pairs that hold child rows."""
-HELD: Mapping[str, tuple[str, ...]] = {
+SHARED_COLUMNS: Mapping[str, tuple[str, ...]] = {
     name: tuple(
         column
         for table, column in (*_CHILDREN, *((each.table, each.column) for each in SHARED if each.target))
@@ -327,7 +329,7 @@ HELD: Mapping[str, tuple[str, ...]] = {
 
 def references(row: OvnRow) -> tuple[Key, ...]:
     """Return the keys of the managed rows that have to exist as long as this row does."""
-    return tuple(key for key in all_references(row) if foreign_uuid(key) is None)
+    return tuple(key for key in all_references(row) if unmanaged_uuid(key) is None)
 
 
 def all_references(row: OvnRow) -> tuple[Key, ...]:
@@ -338,5 +340,5 @@ def all_references(row: OvnRow) -> tuple[Key, ...]:
     if shared is not None:
         holder = (shared.table, getattr(row, shared.holder))
         return (holder,) if shared.target is None else (holder, (shared.target, getattr(row, shared.element)))
-    held = TABLE_OF[type(row)].holder
+    held = TABLE_OF[type(row)].parent
     return () if held is None else ((held.table, getattr(row, held.field)),)

@@ -40,11 +40,11 @@ class Sctp:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Echo:
+class IcmpEcho:
     """ICMP echo request."""
 
 
-Packet: TypeAlias = Tcp | Udp | Sctp | Echo
+Packet: TypeAlias = Tcp | Udp | Sctp | IcmpEcho
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ class Sender:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Neighbour:
+class NeighbourPort:
     """Port on the sender's switch; `of_router` distinguishes router ports from VM ports."""
 
     mac: str
@@ -85,13 +85,13 @@ def _packet_terms(packet: Packet, version: int) -> tuple[str, ...]:
             return (f"udp.src == {SOURCE_PORT}", f"udp.dst == {port}")
         case Sctp(port=port):
             return (f"sctp.src == {SOURCE_PORT}", f"sctp.dst == {port}")
-        case Echo():
+        case IcmpEcho():
             return (f"icmp{version}.type == {8 if version == 4 else 128}", f"icmp{version}.code == 0")
         case _:
             assert_never(packet)
 
 
-def choose_mac(neighbours: Sequence[Neighbour], next_hop: IPAddress) -> str:
+def choose_mac(neighbours: Sequence[NeighbourPort], next_hop: IPAddress) -> str:
     """Return the MAC that answers for the next hop. Raises Untraceable.
 
     That is its owner, or a router that answers in its place (a Local IP). An address without an owner is a VIP, which a
@@ -111,7 +111,7 @@ def _is_number(interface: Interface) -> bool:
     return interface.ip == interface.network.network_address and interface.network.num_addresses > 2
 
 
-def choose_next_hop(neighbours: Sequence[Neighbour], source: IPAddress, destination: IPAddress) -> IPAddress:
+def choose_next_hop(neighbours: Sequence[NeighbourPort], source: IPAddress, destination: IPAddress) -> IPAddress:
     """Choose the next hop as the VM's kernel would, with the subnets of the routers on its switch. Raises Untraceable.
 
     OVN does not know a VM's gateway; of several routers the one with the lowest address is assumed.
@@ -139,13 +139,13 @@ class Step:
     actions: str
 
 
-class Outcome(StrEnum):
+class TraceOutcome(StrEnum):
     ANSWERED = "answered"
     """A router answered the sender."""
     BALANCED = "balanced"
     DELIVERED = "delivered"
     DROPPED = "dropped"
-    NOBODY = "nobody"
+    UNRESOLVED = "nobody"
     """A router sends ARP or ND for the address, and OVN has no answer."""
     NO_LISTENER = "no listener"
     NO_MEMBER = "no member"
@@ -154,8 +154,8 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    outcome: Outcome
+class TraceVerdict:
+    outcome: TraceOutcome
     step: Step | None = None
     """The deciding step."""
     slots: Mapping[str, int] = field(default_factory=dict)
@@ -164,7 +164,7 @@ class Verdict:
     """Final output port."""
 
 
-OF_A_PORT = 120
+VIP_PORT_PRIORITY = 120
 """Priority of flows of virtual services with a port; flows for other packets to the address have less (ovn-northd(8),
 "DNAT" of routers and "LB" of switches)."""
 _WAY = re.compile(r"^(ingress|egress)\(dp=")
@@ -197,39 +197,39 @@ def parse_steps(text: str) -> Iterator[Step]:
             actions.append(line.strip())
 
 
-def judge(text: str, sender: str) -> Verdict:
+def judge(text: str, sender: str) -> TraceVerdict:
     """Judge the packet of this port. The first step that rejects it decides."""
     steps = list(parse_steps(text))
-    balanced: Verdict | None = None
+    balanced: TraceVerdict | None = None
     for place, step in enumerate(steps):
         backends = _BACKENDS.search(step.actions)
         if backends is not None:
             slots = Counter(each.strip() for each in backends[1].split(","))
-            balanced = balanced or Verdict(outcome=Outcome.BALANCED, step=step, slots=dict(slots))
+            balanced = balanced or TraceVerdict(outcome=TraceOutcome.BALANCED, step=step, slots=dict(slots))
             continue
         outcome = _refusal(step)
         if outcome is not None:
-            return Verdict(outcome=outcome, step=_blame(steps[: place + 1]))
+            return TraceVerdict(outcome=outcome, step=_blame(steps[: place + 1]))
     ends = [port for port, kind in _OUTPUT.findall(text) if kind != "patch"]
     port = ends[-1] if ends else ""
     if balanced is not None:
-        return Verdict(outcome=Outcome.BALANCED, step=balanced.step, slots=balanced.slots, port=port)
+        return TraceVerdict(outcome=TraceOutcome.BALANCED, step=balanced.step, slots=balanced.slots, port=port)
     if not ends:
-        return Verdict(outcome=Outcome.DROPPED, step=steps[-1] if steps else None)
-    return Verdict(outcome=Outcome.ANSWERED if port == sender else Outcome.DELIVERED, port=port)
+        return TraceVerdict(outcome=TraceOutcome.DROPPED, step=steps[-1] if steps else None)
+    return TraceVerdict(outcome=TraceOutcome.ANSWERED if port == sender else TraceOutcome.DELIVERED, port=port)
 
 
-def _refusal(step: Step) -> Outcome | None:
+def _refusal(step: Step) -> TraceOutcome | None:
     drops = re.search(r"\bdrop\b", step.actions) is not None
     if "_acl" in step.stage and (drops or "reject" in step.actions):
-        return Outcome.REFUSED
+        return TraceOutcome.REFUSED
     if "reject" in step.actions:
-        return Outcome.NO_MEMBER if step.priority >= OF_A_PORT else Outcome.NO_LISTENER
+        return TraceOutcome.NO_MEMBER if step.priority >= VIP_PORT_PRIORITY else TraceOutcome.NO_LISTENER
     if re.search(r"\b(tcp_reset|sctp_abort|icmp[46]) \{", step.actions):
-        return Outcome.NO_LISTENER
+        return TraceOutcome.NO_LISTENER
     if re.search(r"\b(arp|nd_ns) \{", step.actions) and step.stage.endswith("_arp_request"):
-        return Outcome.NOBODY
-    return Outcome.DROPPED if drops else None
+        return TraceOutcome.UNRESOLVED
+    return TraceOutcome.DROPPED if drops else None
 
 
 def _blame(steps: Sequence[Step]) -> Step:

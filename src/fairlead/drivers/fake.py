@@ -17,9 +17,9 @@ class Fault(Enum):
     """Outcome of one apply."""
 
     NONE = auto()
-    BEFORE = auto()
+    REJECTED = auto()
     """Rejected: nothing was changed."""
-    AFTER = auto()
+    ANSWER_LOST = auto()
     """Committed, but the answer is lost: the caller gets the same error."""
 
 
@@ -49,7 +49,7 @@ class FakeDriver:
 
     def _transact(self, diffs: Mapping[Owner, Diff]) -> None:
         fault = self._fault()
-        if fault is Fault.BEFORE:
+        if fault is Fault.REJECTED:
             raise DriverError("refused")
         after = {owner: self._after(self.rows.get(owner, {}), diff) for owner, diff in diffs.items()}
         rows = {**self.rows, **after}
@@ -58,7 +58,7 @@ class FakeDriver:
             self._check(rows[owner], diff, {key: row for its in others for key, row in its.items()})
         self.rows = {owner: its for owner, its in rows.items() if its or owner not in diffs}
         self.applies += 1
-        if fault is Fault.AFTER:
+        if fault is Fault.ANSWER_LOST:
             raise DriverError("the connection was lost")
 
     def _after(self, mine: Mapping[Key, Row], diff: Diff) -> dict[Key, Row]:

@@ -31,11 +31,11 @@ class Standby(Unavailable):
     """Another server holds the lock. It will apply the change, and this server will receive the result."""
 
 
-class Unheard(Unavailable):
+class NotSynced(Unavailable):
     """Facts that the owner's rows depend on have not been received since the start. Nothing was changed."""
 
 
-class Later(DriverError):
+class Requeue(DriverError):
     """The change is partly deferred. Urgent parts were applied, and the rest may be superseded before the retry.
 
     The owner is applied again even without a difference, because the deferred part may be obsolete by then.

@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 
 import httptools
 
-PATIENCE = 5.0
+TIMEOUT = 5.0
 """Seconds for the whole request: name resolution, connection, TLS, answer."""
-LARGEST_ANSWER = 2**18
+MAX_RESPONSE_BYTES = 2**18
 """Maximum bytes of an answer with its headers. A token with many roles has a few thousand."""
 _READ = 2**16
 
@@ -28,7 +28,7 @@ class NotTrusted(NoAnswer):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class HttpEndpoint:
     """Location of a server."""
 
     url: str
@@ -38,27 +38,29 @@ class Place:
 
 
 @dataclass(slots=True)
-class Answer:
+class HttpResponse:
     status: int = 0
     headers: dict[str, str] = field(default_factory=dict)
     """Headers, by lower-case name."""
     body: bytes = b""
 
 
-async def ask(place: Place, question: str, headers: Mapping[str, str], body: bytes = b"") -> Answer:
+async def send_request(
+    place: HttpEndpoint, question: str, headers: Mapping[str, str], body: bytes = b""
+) -> HttpResponse:
     """Send a request. `question` is method and path below the place, such as `GET /auth/tokens`. Raises NoAnswer."""
     try:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             return await _exchange(place, question, headers, body)
     except TimeoutError:
-        raise NoAnswer(f"no answer within {PATIENCE:.0f} s") from None
+        raise NoAnswer(f"no answer within {TIMEOUT:.0f} s") from None
     except ssl.SSLCertVerificationError as error:
         raise NotTrusted(f"its certificate is not trusted: {error.verify_message}") from None
     except (OSError, httptools.HttpParserError) as error:
         raise NoAnswer(getattr(error, "strerror", None) or str(error) or type(error).__name__) from None
 
 
-async def _exchange(place: Place, question: str, headers: Mapping[str, str], body: bytes) -> Answer:
+async def _exchange(place: HttpEndpoint, question: str, headers: Mapping[str, str], body: bytes) -> HttpResponse:
     where = urlsplit(place.url)
     method, _, path = question.partition(" ")
     lines = {"Host": where.netloc, "Connection": "close", "Accept": "application/json", **headers}
@@ -74,9 +76,9 @@ async def _exchange(place: Place, question: str, headers: Mapping[str, str], bod
         writer.transport.abort()
 
 
-async def _read(reader: asyncio.StreamReader) -> Answer:
+async def _read(reader: asyncio.StreamReader) -> HttpResponse:
     """Read an answer. Raises NoAnswer and HttpParserError."""
-    reading = _Reading()
+    reading = _ResponseParser()
     parser = httptools.HttpResponseParser(reading)
     size = 0
     while not reading.complete:
@@ -84,18 +86,18 @@ async def _read(reader: asyncio.StreamReader) -> Answer:
         size += len(part)
         if not part:
             raise NoAnswer("the connection ended before the answer did")
-        if size > LARGEST_ANSWER:
-            raise NoAnswer(f"the answer is larger than {LARGEST_ANSWER} bytes")
+        if size > MAX_RESPONSE_BYTES:
+            raise NoAnswer(f"the answer is larger than {MAX_RESPONSE_BYTES} bytes")
         parser.feed_data(part)
     reading.answer.status = parser.get_status_code()
     return reading.answer
 
 
-class _Reading:
+class _ResponseParser:
     """Callbacks of httptools' parser."""
 
     def __init__(self) -> None:
-        self.answer = Answer()
+        self.answer = HttpResponse()
         self.complete = False
 
     def on_header(self, name: bytes, value: bytes) -> None:

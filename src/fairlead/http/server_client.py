@@ -34,7 +34,7 @@ class NotReached(ServerError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Server:
+class ApiClient:
     url: str
     """http://HOST:PORT or https://HOST:PORT."""
     user: str = ""
@@ -52,7 +52,7 @@ class Server:
     """PEM files of the client certificate and its key, if the server requests one."""
     timeout: float = 60.0
 
-    def ask(self, method: str, path: str, body: object = None) -> Any:
+    def request(self, method: str, path: str, body: object = None) -> Any:
         """Send a request and return the decoded response; None if it is empty. Raises ServerError."""
         return self.exchange(method, path, body)[1]
 
@@ -74,7 +74,7 @@ class Server:
                 return answer.headers, json.loads(said) if said else None
         except urllib.error.HTTPError as error:
             body_text = error.read().decode(errors="replace")
-            sentence = sentence_of(body_text) or f"{error.code} {error.reason}"
+            sentence = extract_error(body_text) or f"{error.code} {error.reason}"
             raise ServerError(sentence, error.code, _retry_after(error.headers.get("Retry-After", ""))) from None
         except urllib.error.URLError as error:
             if isinstance(error.reason, ConnectionRefusedError | socket.gaierror):
@@ -116,15 +116,15 @@ def is_url(text: str) -> bool:
     return text.startswith(("http://", "https://"))
 
 
-def sentence_of(body: str) -> str:
+def extract_error(body: str) -> str:
     """Extract the error message from a body in any of the API formats: Fairlead, LXD, Keystone, Neutron, Octavia.
 
     Control characters are escaped, because messages contain tenants' text and are printed on terminals and in logs.
     """
-    return escaped(_sentence_of(body))
+    return escaped(_extract_error(body))
 
 
-def _sentence_of(body: str) -> str:
+def _extract_error(body: str) -> str:
     try:
         said = json.loads(body)
     except ValueError:

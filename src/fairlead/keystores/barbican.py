@@ -17,8 +17,15 @@ from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
-from fairlead.http.client import Answer, NoAnswer, Place, ask
-from fairlead.keystores.interface import LARGEST, Asker, Content, KeyStore, Silent, Unreadable
+from fairlead.http.client import HttpEndpoint, HttpResponse, NoAnswer, send_request
+from fairlead.keystores.interface import (
+    MAX_CONTENT_BYTES,
+    Content,
+    KeyStore,
+    KeyStoreUnresponsive,
+    Requester,
+    Unreadable,
+)
 from fairlead.runtime.logging import RateLimit
 
 LOG = logging.getLogger(__name__)
@@ -29,12 +36,14 @@ TOKEN = re.compile(r"[\x21-\x7e]{1,4096}")
 _CERTIFICATE = ("certificate", "intermediates", "private_key")
 """Secrets of a container, in the order in which they are concatenated as PEM."""
 _PHRASE = "private_key_passphrase"
-MOST_READERS = 1000
+MAX_READERS = 1000
 """Maximum users in a secret's ACL that Fairlead rewrites."""
-NOTHING = "in Barbican there is nothing of this name that who asks may read"
-ANONYMOUS = "what is in Barbican is named by who comes with a token of Keystone, for it says what they may read"
+NOT_FOUND_MESSAGE = "in Barbican there is nothing of this name that who asks may read"
+IDENTITY_REQUIRED_MESSAGE = (
+    "what is in Barbican is named by who comes with a token of Keystone, for it says what they may read"
+)
 NO_URL = "a reference is the URL of a secret, or of a certificate container, in Barbican"
-AWAY = "the key-store does not answer"
+UNRESPONSIVE_MESSAGE = "the key-store does not answer"
 
 
 class Token(Protocol):
@@ -52,53 +61,53 @@ class _Theirs:
     user_id: str = ""
 
 
-Own: TypeAlias = Callable[[Token | None], Awaitable[Token]]
+GetOwnToken: TypeAlias = Callable[[Token | None], Awaitable[Token]]
 """Returns Fairlead's own token, different from the given one. Raises Silent."""
-Turn: TypeAlias = Callable[[str], AbstractAsyncContextManager[None]]
+ProjectTurn: TypeAlias = Callable[[str], AbstractAsyncContextManager[None]]
 """Context that waits for a project's turn to send requests."""
 
 
 class Barbican:
     """Key store in Barbican (`interface.py`)."""
 
-    def __init__(self, place: Place, own: Own, turn: Turn) -> None:
+    def __init__(self, place: HttpEndpoint, own: GetOwnToken, turn: ProjectTurn) -> None:
         self._place = place
         self._own = own
         self._turn = turn
 
-    async def read(self, project_id: str, reference: str, asker: Asker | None) -> Content:
+    async def read(self, project_id: str, reference: str, asker: Requester | None) -> Content:
         """Read and return the content of a reference. Raises Unreadable."""
         path = _path(reference)
         theirs = None
         if asker is not None and not asker.is_service:
             if not TOKEN.fullmatch(asker.token):
-                raise Unreadable(ANONYMOUS)
+                raise Unreadable(IDENTITY_REQUIRED_MESSAGE)
             theirs = _Theirs(asker.token)
         async with self._turn(project_id):
             if theirs is None:
-                return await _Reading(self._place, self._own, await self._own(None)).content(path)
-            reading = _Reading(self._place, None, theirs)
+                return await _ReferenceReader(self._place, self._own, await self._own(None)).content(path)
+            reading = _ReferenceReader(self._place, None, theirs)
             found = await reading.content(path)
-            await self._let_us_read(path, reading)
+            await self._grant_read(path, reading)
             return found
 
-    async def _let_us_read(self, path: str, theirs: "_Reading") -> None:
+    async def _grant_read(self, path: str, theirs: "_ReferenceReader") -> None:
         """Make everything that the requester has read readable by Fairlead's user. Raises Unreadable."""
-        ours = _Reading(self._place, self._own, await self._own(None))
+        ours = _ReferenceReader(self._place, self._own, await self._own(None))
         try:
             await ours.content(path)
-        except Silent:
+        except KeyStoreUnresponsive:
             raise
         except Unreadable:
             for each in theirs.read:
-                await theirs.let_read(each, ours.user_id)
+                await theirs.grant_read(each, ours.user_id)
             await ours.content(path)
 
 
-class _Reading:
+class _ReferenceReader:
     """Reads the content of one reference with one token."""
 
-    def __init__(self, place: Place, own: Own | None, token: Token) -> None:
+    def __init__(self, place: HttpEndpoint, own: GetOwnToken | None, token: Token) -> None:
         self._place, self._own, self._token = place, own, token
         self.read = list[str]()
         """Paths of the secrets and containers read."""
@@ -123,29 +132,29 @@ class _Reading:
         self.read.append(path)
         return found.body
 
-    async def let_read(self, path: str, user_id: str) -> None:
+    async def grant_read(self, path: str, user_id: str) -> None:
         """Add a user to the ACL of readers. Raises Unreadable."""
         said = _readers((await self._get(f"{path}/acl", "application/json")).body)
         read = said.setdefault("read", {})
         users = read.setdefault("users", [])
         if user_id in users:
             return
-        if len(users) >= MOST_READERS:
-            raise Unreadable(f"{MOST_READERS} users may read it, and ours is none of them")
+        if len(users) >= MAX_READERS:
+            raise Unreadable(f"{MAX_READERS} users may read it, and ours is none of them")
         users.append(user_id)
         try:
             await self._ask(f"PUT {path}/acl", {}, msgspec.json.encode(said))
-        except Silent:
+        except KeyStoreUnresponsive:
             raise
         except Unreadable:
             raise Unreadable(
                 f"our user may not read it: `openstack acl user add --user {user_id}`, of it and of what it holds"
             ) from None
 
-    async def _get(self, path: str, accepted: str) -> Answer:
+    async def _get(self, path: str, accepted: str) -> HttpResponse:
         return await self._ask(f"GET {path}", {"Accept": accepted})
 
-    async def _ask(self, question: str, headers: Mapping[str, str], body: bytes = b"") -> Answer:
+    async def _ask(self, question: str, headers: Mapping[str, str], body: bytes = b"") -> HttpResponse:
         """Send a request; after a 401, once more with a new own token. Raises Unreadable."""
         answer = await self._send(question, headers, body)
         if answer.status == 401 and self._own is not None:
@@ -155,27 +164,27 @@ class _Reading:
             case 200:
                 return answer
             case 401 | 403 | 404 | 410:
-                raise Unreadable(NOTHING)
+                raise Unreadable(NOT_FOUND_MESSAGE)
             case status if status == 429 or status >= 500:
                 LOG.warning("Barbican at %s answers %d", self._place.url, status)
-                raise Silent(AWAY)
+                raise KeyStoreUnresponsive(UNRESPONSIVE_MESSAGE)
         raise Unreadable(f"Barbican answers {answer.status}")
 
-    async def _send(self, question: str, headers: Mapping[str, str], body: bytes) -> Answer:
+    async def _send(self, question: str, headers: Mapping[str, str], body: bytes) -> HttpResponse:
         try:
-            return await ask(self._place, question, {"X-Auth-Token": self._token.text, **headers}, body)
+            return await send_request(self._place, question, {"X-Auth-Token": self._token.text, **headers}, body)
         except NoAnswer as error:
             LOG.warning("Barbican at %s: %s", self._place.url, error)
-            raise Silent(AWAY) from None
+            raise KeyStoreUnresponsive(UNRESPONSIVE_MESSAGE) from None
 
 
-class ByReference:
+class CombinedKeyStore:
     """Selects one of two key stores: a URL is a reference in Barbican, other references are in the directory."""
 
     def __init__(self, directory: KeyStore, barbican: KeyStore) -> None:
         self._directory, self._barbican = directory, barbican
 
-    async def read(self, project_id: str, reference: str, asker: Asker | None) -> Content:
+    async def read(self, project_id: str, reference: str, asker: Requester | None) -> Content:
         """Read a reference from its key store. Raises Unreadable."""
         store = self._barbican if "://" in reference else self._directory
         return await store.read(project_id, reference, asker)
@@ -232,6 +241,6 @@ def _readers(body: bytes) -> dict[str, dict[str, Any]]:
 def _bounded(parts: Sequence[bytes]) -> bytes:
     """Concatenate the parts. Raises Unreadable if they are too large."""
     whole = b"\n".join(parts) if len(parts) > 1 else b"".join(parts)
-    if len(whole) > LARGEST:
-        raise Unreadable(f"it has more than {LARGEST} bytes")
+    if len(whole) > MAX_CONTENT_BYTES:
+        raise Unreadable(f"it has more than {MAX_CONTENT_BYTES} bytes")
     return whole

@@ -25,9 +25,9 @@ from cryptography.hazmat.primitives.serialization import (
     pkcs12,
 )
 
-SECONDS = 1.0
+MAX_CPU_SECONDS = 1.0
 """CPU seconds for one file. RSA of 4096 bits takes 0.3 s, because the library tests the factors."""
-MEMORY = 2**29
+MAX_MEMORY_BYTES = 2**29
 """Limit of the address space in bytes."""
 FRAME = struct.Struct("!?II")
 """Frame header. Request: whether there is a passphrase, its length and the file's length. Response: whether it
@@ -36,31 +36,31 @@ _KEY = re.compile(rb"-----BEGIN ([A-Z0-9 ]{0,30}PRIVATE KEY)-----.*?-----END \1-
 _WRONG = (ValueError, TypeError, UnsupportedAlgorithm, x509.InvalidVersion, MemoryError)
 
 
-class Shut(Exception):
+class DecryptError(Exception):
     """The file cannot be decrypted; the message gives the reason."""
 
 
-def opened(content: bytes, phrase: bytes | None) -> bytes:
+def decrypt(content: bytes, phrase: bytes | None) -> bytes:
     """Return the key and all certificates as PEM. Raises Shut."""
     key, certificates = _open_pem(content, phrase) if b"-----BEGIN " in content else _open_bundle(content)
     try:
         text: bytes = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())  # type: ignore[attr-defined]
     except (AttributeError, *_WRONG):
-        raise Shut("the key is of a sort that nobody serves; RSA, EC and Ed25519 are") from None
+        raise DecryptError("the key is of a sort that nobody serves; RSA, EC and Ed25519 are") from None
     return b"".join(each.public_bytes(Encoding.PEM) for each in certificates) + text
 
 
 def _open_pem(content: bytes, phrase: bytes | None) -> tuple[object, list[x509.Certificate]]:
     found = _KEY.search(content)
     if found is None:
-        raise Shut("it has no private key")
+        raise DecryptError("it has no private key")
     for each in dict.fromkeys((phrase, None)):  # an unencrypted key rejects a passphrase
         try:
             key = load_pem_private_key(found[0], each, unsafe_skip_rsa_key_validation=True)  # see `material.py`
             return key, x509.load_pem_x509_certificates(content)
         except _WRONG:
             continue
-    raise Shut("the pass phrase does not open the key, or it cannot be read")
+    raise DecryptError("the pass phrase does not open the key, or it cannot be read")
 
 
 def _open_bundle(content: bytes) -> tuple[object, list[x509.Certificate]]:
@@ -70,15 +70,15 @@ def _open_bundle(content: bytes) -> tuple[object, list[x509.Certificate]]:
         except _WRONG:
             continue
         if key is None or own is None:
-            raise Shut("the bundle of PKCS#12 has no key, or no certificate")
+            raise DecryptError("the bundle of PKCS#12 has no key, or no certificate")
         return key, [own, *others]
-    raise Shut("it is neither PEM nor a bundle of PKCS#12 without a pass phrase")
+    raise DecryptError("it is neither PEM nor a bundle of PKCS#12 without a pass phrase")
 
 
 def main() -> None:
     """Answer requests until the input ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C of a terminal: the parent process ends this one
-    for kind, most in ((resource.RLIMIT_CORE, 0), (resource.RLIMIT_AS, MEMORY)):
+    for kind, most in ((resource.RLIMIT_CORE, 0), (resource.RLIMIT_AS, MAX_MEMORY_BYTES)):
         with contextlib.suppress(OSError, ValueError):  # an older systemd unit forbids it
             resource.setrlimit(kind, (most, most))
     with contextlib.suppress(OSError):
@@ -91,10 +91,12 @@ def main() -> None:
 def _answer(head: tuple[bool, int, int], asked: BinaryIO, answered: BinaryIO) -> None:
     has_phrase, *sizes = head
     phrase, content = map(asked.read, sizes)
-    signal.setitimer(signal.ITIMER_PROF, SECONDS)  # without a handler SIGPROF terminates the process (signal(7))
+    signal.setitimer(
+        signal.ITIMER_PROF, MAX_CPU_SECONDS
+    )  # without a handler SIGPROF terminates the process (signal(7))
     try:
-        good, text = True, opened(content, phrase if has_phrase else None)
-    except Shut as error:
+        good, text = True, decrypt(content, phrase if has_phrase else None)
+    except DecryptError as error:
         good, text = False, str(error).encode()
     signal.setitimer(signal.ITIMER_PROF, 0)
     answered.write(FRAME.pack(good, 0, len(text)) + text)

@@ -8,26 +8,26 @@ import sys
 from pathlib import Path
 
 from fairlead.keystores import decrypt_process
-from fairlead.keystores.interface import LARGEST, Content, Unreadable
+from fairlead.keystores.interface import MAX_CONTENT_BYTES, Content, Unreadable
 from fairlead.runtime.subprocesses import kill
 
 _PROGRAM = (sys.executable, "-P", str(Path(decrypt_process.__file__)))
-_LARGEST_ANSWER = 8 * LARGEST
+_MAX_RESPONSE_BYTES = 8 * MAX_CONTENT_BYTES
 """Bytes: PEM is longer than its source."""
 TOO_LONG = (
-    f"to open it takes more than {decrypt_process.SECONDS:g} s of a processor, or too much memory: let it have fewer"
-    " rounds, or be PEM without a pass phrase"
+    f"to open it takes more than {decrypt_process.MAX_CPU_SECONDS:g} s of a processor, or too much memory: let it have"
+    " fewer rounds, or be PEM without a pass phrase"
 )
 
 
-class Opener:
+class Decrypter:
     """Runs the subprocess; decrypts one file at a time."""
 
     def __init__(self) -> None:
         self._process: asyncio.subprocess.Process | None = None
         self._turn = asyncio.Lock()
 
-    async def open(self, content: Content) -> bytes:
+    async def decrypt(self, content: Content) -> bytes:
         """Return the content as PEM. Raises Unreadable."""
         async with self._turn:
             process = self._process = await self._started()
@@ -52,7 +52,7 @@ class Opener:
             return self._process
         pipe, nowhere = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
         return await asyncio.create_subprocess_exec(
-            *_PROGRAM, stdin=pipe, stdout=pipe, stderr=nowhere, limit=_LARGEST_ANSWER
+            *_PROGRAM, stdin=pipe, stdout=pipe, stderr=nowhere, limit=_MAX_RESPONSE_BYTES
         )
 
     async def _end(self) -> None:

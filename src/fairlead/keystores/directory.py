@@ -13,13 +13,13 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from fairlead.keystores.interface import LARGEST, Asker, Content, Unreadable
+from fairlead.keystores.interface import MAX_CONTENT_BYTES, Content, Requester, Unreadable
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 """Names of files and of project directories."""
 THREADS = 4
 """Threads of a separate pool: on an unavailable disk they hang, and must not block other work."""
-OTHERS = 0o007
+WORLD_ACCESS = 0o007
 """Mode bits of world access."""
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # O_NONBLOCK: opening a FIFO must not block
@@ -32,7 +32,7 @@ class Directory:
         self._folder = folder
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="keys")
 
-    async def read(self, project_id: str, reference: str, asker: Asker | None) -> Content:
+    async def read(self, project_id: str, reference: str, asker: Requester | None) -> Content:
         """Read a project's file, for any requester: the directory determines the project. Raises Unreadable."""
         if not NAME.fullmatch(reference):
             raise Unreadable("a reference is the name of a file: letters, digits, dots, _ and -, 128 at most")
@@ -70,10 +70,10 @@ def _content(file: int) -> bytes:
     found = os.fstat(file)
     if not stat.S_ISREG(found.st_mode):
         raise Unreadable("it is no file")
-    if found.st_mode & OTHERS:
+    if found.st_mode & WORLD_ACCESS:
         raise Unreadable(f"everybody on the server can open it (mode {stat.S_IMODE(found.st_mode):04o}); chmod 640")
     with os.fdopen(os.dup(file), "rb") as reader:
-        content = reader.read(LARGEST + 1)
-    if len(content) > LARGEST:
-        raise Unreadable(f"it has more than {LARGEST} bytes")
+        content = reader.read(MAX_CONTENT_BYTES + 1)
+    if len(content) > MAX_CONTENT_BYTES:
+        raise Unreadable(f"it has more than {MAX_CONTENT_BYTES} bytes")
     return content

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Protocol
 
-LARGEST = 2**16
+MAX_CONTENT_BYTES = 2**16
 """Maximum bytes of the content of one reference."""
 
 
@@ -11,12 +11,12 @@ class Unreadable(Exception):
     """The reference cannot be read. The message gives the reason and contains nothing secret."""
 
 
-class Silent(Unreadable):
+class KeyStoreUnresponsive(Unreadable):
     """The key store does not answer, so no other reference can be read either."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asker:
+class Requester:
     """Client that names a reference."""
 
     token: str = field(default="", repr=False)
@@ -35,7 +35,7 @@ class Content:
 
 
 class KeyStore(Protocol):
-    async def read(self, project_id: str, reference: str, asker: Asker | None) -> Content:
+    async def read(self, project_id: str, reference: str, asker: Requester | None) -> Content:
         """Read a reference of this project. `asker` is None if an authorized client has named it before.
 
         Raises Unreadable, with the same error for a missing reference and one of another project.

@@ -28,22 +28,22 @@ from cryptography.x509.oid import PublicKeyAlgorithmOID
 from fairlead.keystores.interface import Content, Unreadable
 from fairlead.model.queries.secrets import Role
 
-LEAST_RSA, MOST_RSA = 2048, 8192
+MIN_RSA_BITS, MAX_RSA_BITS = 2048, 8192
 """Bits. OpenSSL rejects smaller keys, and signing with a larger one takes too much CPU time."""
-LEAST_EC = 224
+MIN_EC_BITS = 224
 """Bits; OpenSSL's minimum."""
-MIN_DSA = 2048
+MIN_DSA_BITS = 2048
 """Bits; OpenSSL's minimum."""
-UNOFFERED = frozenset({"secp256k1"})
+UNSUPPORTED_CURVES = frozenset({"secp256k1"})
 """Curves that no client offers by default, so that no handshake succeeds."""
 MAX_SIGNATURES = 8
 """Maximum CRLs verified together. Each takes up to 4 ms (RSA of 16384 bits)."""
-BROKEN = frozenset({"md5", "sha1"})
+WEAK_HASHES = frozenset({"md5", "sha1"})
 """Signature hashes that are rejected in a server's chain (SSL_CTX_set_security_level(3), level 1), except on
 self-signed certificates."""
 NO_END = datetime.max.replace(tzinfo=UTC)
 """End of a CRL without nextUpdate: OpenSSL, and so HAProxy, accepts it without limit."""
-MAX_NAME = 200
+MAX_NAME_LENGTH = 200
 """Maximum characters of the names of authorities in an error."""
 _PEM = b"-----BEGIN "
 _MARK = re.compile(rb"-----(BEGIN|END) ([A-Z0-9 ]{1,40})-----")
@@ -51,12 +51,12 @@ _WRONG = (ValueError, UnsupportedAlgorithm, x509.InvalidVersion)
 _Key: TypeAlias = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey | ed448.Ed448PrivateKey
 
 
-def has_to_be_opened(role: Role, content: Content) -> bool:
+def needs_decryption(role: Role, content: Content) -> bool:
     """Whether the content needs decryption or PKCS#12 parsing before validation, which may take long."""
     return role is Role.CERTIFICATE and (content.phrase is not None or _PEM not in content.material)
 
 
-def checked(role: Role, content: bytes) -> str:
+def normalize(role: Role, content: bytes) -> str:
     """Validate PEM content and return the normalized PEM. Raises Unreadable."""
     return _READ[role](content)
 
@@ -76,7 +76,7 @@ def weakness_of(role: Role, pem: str, now: datetime) -> str:
     key = own.public_key()
     if own.public_key_algorithm_oid == PublicKeyAlgorithmOID.RSASSA_PSS:
         return "the certificate has an RSA-PSS key, which HAProxy does not load; an RSA key (rsaEncryption) is served"
-    if isinstance(key, ec.EllipticCurvePublicKey) and key.curve.name in UNOFFERED:
+    if isinstance(key, ec.EllipticCurvePublicKey) and key.curve.name in UNSUPPORTED_CURVES:
         return f"the key is of curve {key.curve.name}, which no client offers by default; secp256r1 is served"
     return next(filter(None, map(_weakness_in_chain, chain)), "")
 
@@ -144,14 +144,14 @@ def _is_signed(revocations: x509.CertificateRevocationList, authority: x509.Cert
 
 def _shortened(text: str) -> str:
     printable = "".join(filter(str.isprintable, text))
-    return printable if len(printable) <= MAX_NAME else f"{printable[:MAX_NAME]}..."
+    return printable if len(printable) <= MAX_NAME_LENGTH else f"{printable[:MAX_NAME_LENGTH]}..."
 
 
 def _weakness_in_chain(certificate: x509.Certificate) -> str:
     key, signed = certificate.public_key(), certificate.signature_hash_algorithm
-    if isinstance(key, dsa.DSAPublicKey) and key.key_size < MIN_DSA:
-        return f"a certificate has a DSA key of {key.key_size} bits, and {MIN_DSA} at least are served"
-    if signed is not None and signed.name in BROKEN and not _signs_itself(certificate):
+    if isinstance(key, dsa.DSAPublicKey) and key.key_size < MIN_DSA_BITS:
+        return f"a certificate has a DSA key of {key.key_size} bits, and {MIN_DSA_BITS} at least are served"
+    if signed is not None and signed.name in WEAK_HASHES and not _signs_itself(certificate):
         return f"a certificate is signed with {signed.name} by another key; sha256 is served"
     return ""
 
@@ -222,8 +222,8 @@ def _served(key: object) -> _Key:
 
 def _check_rsa(key: rsa.RSAPrivateKey) -> None:
     """Check size and consistency of an RSA key. Raises Unreadable."""
-    if not LEAST_RSA <= key.key_size <= MOST_RSA:
-        raise Unreadable(f"the key has {key.key_size} bits, and {LEAST_RSA} to {MOST_RSA} are served")
+    if not MIN_RSA_BITS <= key.key_size <= MAX_RSA_BITS:
+        raise Unreadable(f"the key has {key.key_size} bits, and {MIN_RSA_BITS} to {MAX_RSA_BITS} are served")
     try:
         if _belongs_together(key.private_numbers()):
             signed = key.sign(b"", padding.PKCS1v15(), SHA256())
@@ -248,9 +248,9 @@ def _check_strength(certificate: x509.Certificate) -> None:
         key, signed = certificate.public_key(), certificate.signature_hash_algorithm
     except _WRONG:
         raise Unreadable("a certificate has a key, or a signature, of a sort that nobody serves") from None
-    if signed is not None and signed.name in BROKEN and certificate.issuer != certificate.subject:
+    if signed is not None and signed.name in WEAK_HASHES and certificate.issuer != certificate.subject:
         raise Unreadable(f"a certificate is signed with {signed.name}, which nobody trusts; sha256 is served")
-    for sort, least in ((rsa.RSAPublicKey, LEAST_RSA), (ec.EllipticCurvePublicKey, LEAST_EC)):
+    for sort, least in ((rsa.RSAPublicKey, MIN_RSA_BITS), (ec.EllipticCurvePublicKey, MIN_EC_BITS)):
         if isinstance(key, sort) and key.key_size < least:
             raise Unreadable(f"a certificate's key has {key.key_size} bits, and {least} at least are served")
 

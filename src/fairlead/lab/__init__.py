@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from fairlead.lab.clients import Failure, Protocol, Traffic, TrafficResult
     from fairlead.lab.errors import ConnectionLost, LabError
-    from fairlead.lab.held import Held
+    from fairlead.lab.held import HeldConnection
     from fairlead.lab.lab import Lab, names, require_machine, take_down
     from fairlead.lab.status import LabStatus
     from fairlead.lab.workload import Workload
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ConnectionLost",
     "Failure",
-    "Held",
+    "HeldConnection",
     "Lab",
     "LabError",
     "LabStatus",
@@ -36,7 +36,7 @@ __all__ = [
 _PLACES = {
     "clients": ("Failure", "Protocol", "Traffic", "TrafficResult"),
     "errors": ("ConnectionLost", "LabError"),
-    "held": ("Held",),
+    "held": ("HeldConnection",),
     "lab": ("Lab", "names", "require_machine", "take_down"),
     "status": ("LabStatus",),
     "workload": ("Workload",),

@@ -16,14 +16,14 @@ from fairlead.drivers.haproxy.secrets import is_in_memory
 from fairlead.lab import processes, records
 from fairlead.lab.errors import LabError
 from fairlead.lab.layout import Layout
-from fairlead.lab.processes import MARK
+from fairlead.lab.processes import LAB_VARIABLE
 from fairlead.lab.records import Dataplane
 
-END_SECONDS = 10.0
-HEARTBEAT, RENEWAL = 5, 60
+STOP_TIMEOUT = 10.0
+HEARTBEAT_INTERVAL, SECRET_REFRESH_INTERVAL = 5, 60
 """Seconds, as the options' defaults."""
-MEMORY = "/dev/shm"
-NOTHING: Mapping[str, str] = {}
+MEMORY_DIRECTORY = "/dev/shm"
+NO_ENVIRONMENT: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +36,18 @@ class Agent:
 
     def stop(self) -> None:
         """End the agent and wait for its exit."""
-        _end(self.layout, self.chassis)
-        self.process.wait(timeout=END_SECONDS)
+        _stop_agent(self.layout, self.chassis)
+        self.process.wait(timeout=STOP_TIMEOUT)
 
 
-def start(layout: Layout, url: str, more: Mapping[str, str] = NOTHING) -> list[Agent]:
+def start(layout: Layout, url: str, more: Mapping[str, str] = NO_ENVIRONMENT) -> list[Agent]:
     """Start agents for this server's URL on every chassis. Earlier agents are ended first; their counters are kept."""
     return [start_one(layout, url, name, more) for name in records.read_chassis(layout)]
 
 
-def settings(*, interval: int = 1, heartbeat: int = HEARTBEAT, renewal: int = RENEWAL) -> dict[str, str]:
+def settings(
+    *, interval: int = 1, heartbeat: int = HEARTBEAT_INTERVAL, renewal: int = SECRET_REFRESH_INTERVAL
+) -> dict[str, str]:
     """Return an agent's environment; arguments are in seconds."""
     return {
         "FAIRLEAD_AGENT_INTERVAL": str(interval),
@@ -55,23 +57,28 @@ def settings(*, interval: int = 1, heartbeat: int = HEARTBEAT, renewal: int = RE
 
 
 def start_one(
-    layout: Layout, url: str, chassis: str, more: Mapping[str, str] = NOTHING, *, program: str = processes.PROGRAM
+    layout: Layout,
+    url: str,
+    chassis: str,
+    more: Mapping[str, str] = NO_ENVIRONMENT,
+    *,
+    program: str = processes.COMMAND_MODULE,
 ) -> Agent:
     """Start the agent of one chassis, with `more` in its environment."""
     if not layout.node_directory(chassis).exists():
         raise LabError(f"there is no chassis {chassis}")
-    _end(layout, chassis)
+    _stop_agent(layout, chassis)
     log = _file(layout, chassis, "log")
     log.parent.mkdir(parents=True, exist_ok=True)
     environment = {
-        MARK: str(layout.directory),
+        LAB_VARIABLE: str(layout.directory),
         "PATH": layout.search_path,
         "FAIRLEAD_AGENT_SERVERS": url,
         "FAIRLEAD_AGENT_STATE_FILE": str(_file(layout, chassis, "json")),
         "FAIRLEAD_AGENT_RUN_DIR": str(layout.node_directory(chassis)),
         "FAIRLEAD_AGENT_PROBE_NAMESPACE": layout.namespace(f"probes-{chassis}"),
         "FAIRLEAD_AGENT_PROXY_NAMESPACE_PREFIX": layout.namespace(f"proxy-{chassis}"),
-        "FAIRLEAD_AGENT_PROXY_DIRECTORY": str(_proxies(layout, chassis)),
+        "FAIRLEAD_AGENT_PROXY_DIRECTORY": str(_proxy_directory(layout, chassis)),
         **settings(),
         **more,
     }
@@ -84,37 +91,37 @@ def start_one(
     return Agent(layout, chassis, process)
 
 
-def _proxies(layout: Layout, chassis: str) -> Path:
+def _proxy_directory(layout: Layout, chassis: str) -> Path:
     """Return the directory of proxies and their keys: if the lab's own directory is on a disk, a link into memory."""
     folder = _file(layout, chassis, "proxies")
     if not folder.exists() and not is_in_memory(folder.parent):
-        there = Path(tempfile.mkdtemp(prefix=f"{layout.name}-{chassis}-", dir=MEMORY))
+        there = Path(tempfile.mkdtemp(prefix=f"{layout.name}-{chassis}-", dir=MEMORY_DIRECTORY))
         there.chmod(0o755)
         folder.symlink_to(there)
     return folder
 
 
-def remove_memory(layout: Layout) -> None:
+def remove_memory_directories(layout: Layout) -> None:
     """Remove the in-memory directories that links in the lab's directory point to."""
     for link in (layout.directory / "fairlead").glob("*.proxies"):
         if link.is_symlink():
             shutil.rmtree(link.resolve(), ignore_errors=True)
 
 
-def running(layout: Layout) -> list[str]:
+def list_running(layout: Layout) -> list[str]:
     """Return the chassis with a running agent."""
     return [
         name
         for name in records.read_chassis(layout)
-        if _lives(layout, processes.read_pidfile(_file(layout, name, "pid")))
+        if _is_running(layout, processes.read_pidfile(_file(layout, name, "pid")))
     ]
 
 
-def _lives(layout: Layout, pid: int | None) -> bool:
+def _is_running(layout: Layout, pid: int | None) -> bool:
     return pid is not None and processes.is_marked(pid, layout.directory)
 
 
-def _end(layout: Layout, chassis: str) -> None:
+def _stop_agent(layout: Layout, chassis: str) -> None:
     pid = processes.read_pidfile(_file(layout, chassis, "pid"))
     if pid is not None:
         processes.end([pid], lambda each: processes.is_marked(each, layout.directory))

@@ -21,8 +21,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-LONGEST_LINE = 1 << 24
-LONGEST_DATAGRAM = 1 << 16
+MAX_LINE_BYTES = 1 << 24
+MAX_DATAGRAM_BYTES = 1 << 16
 BACKLOG = 4096
 LINGER_SECONDS = 2.0
 PKTINFO: Final = struct.Struct("@16sI")  # struct in6_pktinfo, ipv6(7)
@@ -62,24 +62,24 @@ def _listen_datagram(port: int) -> socket.socket:
 async def serve(name: str, sockets: Sockets) -> None:
     loop = asyncio.get_running_loop()
     for receiver in sockets.datagrams:
-        loop.add_reader(receiver, answer_datagram, name.encode(), receiver)
-    stream = partial(answer_stream, name.encode())
-    servers = [await asyncio.start_server(stream, sock=sock, limit=LONGEST_LINE) for sock in sockets.streams]
+        loop.add_reader(receiver, echo_datagram, name.encode(), receiver)
+    stream = partial(echo_stream, name.encode())
+    servers = [await asyncio.start_server(stream, sock=sock, limit=MAX_LINE_BYTES) for sock in sockets.streams]
     await asyncio.gather(*(server.serve_forever() for server in servers))
 
 
-async def answer_stream(name: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def echo_stream(name: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     with contextlib.suppress(ConnectionError, TimeoutError):
         while line := await reader.readline():
             if line.startswith(b"GET "):
-                await _answer_http(name, reader, writer)
+                await _respond_http(name, reader, writer)
                 break
             writer.write(name + b" " + line.rstrip(b"\r\n") + b"\n")
             await writer.drain()
     writer.close()
 
 
-async def _answer_http(name: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _respond_http(name: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Send the response, then drain the request: a close with unread headers would reset the connection (RFC 9112,
     section 9.6)."""
     body = name + b"\n"
@@ -88,17 +88,17 @@ async def _answer_http(name: bytes, reader: asyncio.StreamReader, writer: asynci
     await writer.drain()
     writer.write_eof()
     async with asyncio.timeout(LINGER_SECONDS):
-        while await reader.read(LONGEST_DATAGRAM):
+        while await reader.read(MAX_DATAGRAM_BYTES):
             pass
 
 
-def answer_datagram(name: bytes, receiver: socket.socket) -> None:
+def echo_datagram(name: bytes, receiver: socket.socket) -> None:
     with contextlib.suppress(OSError):  # UDP may lose a datagram
-        payload, ancillary, _, client = receiver.recvmsg(LONGEST_DATAGRAM, socket.CMSG_SPACE(PKTINFO.size))
-        receiver.sendmsg([name + b" " + payload], [_from_same_address(*item) for item in ancillary], 0, client)
+        payload, ancillary, _, client = receiver.recvmsg(MAX_DATAGRAM_BYTES, socket.CMSG_SPACE(PKTINFO.size))
+        receiver.sendmsg([name + b" " + payload], [_source_address_control(*item) for item in ancillary], 0, client)
 
 
-def _from_same_address(level: int, kind: int, value: bytes) -> tuple[int, int, bytes]:
+def _source_address_control(level: int, kind: int, value: bytes) -> tuple[int, int, bytes]:
     address, _ = PKTINFO.unpack(value)
     return level, kind, PKTINFO.pack(address, 0)
 

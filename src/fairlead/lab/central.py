@@ -33,16 +33,16 @@ def run_northd(layout: Layout) -> None:
     """Start northd and wait until it runs."""
     directory = layout.node_directory(CENTRAL)
     databases = (f"--ovnnb-db={layout.northbound}", f"--ovnsb-db={layout.southbound}")
-    execute(layout, "ovn-northd", *databases, *detached(directory / "ovn-northd"))
+    execute(layout, "ovn-northd", *databases, *detach_options(directory / "ovn-northd"))
 
 
 def run_database(layout: Layout, base: Path) -> None:
     """Serve an existing database and wait until it answers."""
     sockets = (f"--remote=punix:{base}.sock", f"--unixctl={base}.ctl")
-    execute(layout, "ovsdb-server", f"{base}.db", *sockets, *detached(base))
+    execute(layout, "ovsdb-server", f"{base}.db", *sockets, *detach_options(base))
 
 
-def detached(base: Path) -> tuple[str, ...]:
+def detach_options(base: Path) -> tuple[str, ...]:
     """Return arguments that make a program detach when ready, with a pidfile and a log file."""
     quiet = ("-vconsole:off", "-vsyslog:off")
     return ("--detach", "--no-chdir", f"--pidfile={base}.pid", f"--log-file={base}.log", *quiet)

@@ -11,7 +11,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from fairlead.lab import namespaces
-from fairlead.lab.central import detached
+from fairlead.lab.central import detach_options
 from fairlead.lab.errors import CommandFailed
 from fairlead.lab.layout import (
     EXTERNAL_BRIDGE,
@@ -25,7 +25,7 @@ from fairlead.lab.layout import (
     Chassis,
     Layout,
 )
-from fairlead.lab.patience import patient
+from fairlead.lab.patience import scale_timeout
 from fairlead.lab.processes import Command, run
 
 SCHEMA = Path("/usr/share/openvswitch/vswitch.ovsschema")
@@ -33,10 +33,12 @@ PROGRAMS = ("ovsdb-server", "ovs-vswitchd", "ovn-controller")
 UPLINK = "underlay"
 FABRIC_BRIDGE = "fabric"
 EXTERNAL_UPLINK = "external"
-OUTSIDE_BRIDGE = "eth0"
-VSCTL_PATIENCE = f"--timeout={patient(15):.0f}"  # without a switch or its database it would wait for ever
-LOOKS = "max-revalidator=100"  # milliseconds: who waits for the switch's look at what it has cached waits for a round
-PROBE_SECONDS = 60  # a busy machine must not look like a dead connection
+OUTSIDE_DEVICE = "eth0"
+VSCTL_TIMEOUT_OPTION = f"--timeout={scale_timeout(15):.0f}"  # without a switch or its database it would wait for ever
+REVALIDATOR_OPTION = (
+    "max-revalidator=100"  # milliseconds: who waits for the switch's look at what it has cached waits for a round
+)
+INACTIVITY_PROBE_SECONDS = 60  # a busy machine must not look like a dead connection
 
 
 class DatapathType(StrEnum):
@@ -57,27 +59,27 @@ def detect_datapath() -> DatapathType:
 
 def start_fabric(layout: Layout, nodes: Sequence[Chassis]) -> None:
     """One Linux bridge, and a link from it to each chassis."""
-    _join(layout, nodes, _Wire(place=FABRIC, bridge=FABRIC_BRIDGE, uplink=UPLINK))
+    _attach_chassis(layout, nodes, TapBridge(namespace_owner=FABRIC, bridge=FABRIC_BRIDGE, uplink=UPLINK))
 
 
 def start_outside(layout: Layout, nodes: Sequence[Chassis]) -> None:
     """A host on a wire to the external bridge of every chassis: what is not in OVN, and its gateway."""
-    _join(layout, nodes, _Wire(place=OUTSIDE, bridge=OUTSIDE_BRIDGE, uplink=EXTERNAL_UPLINK))
-    addresses = [f"address add {address} dev {OUTSIDE_BRIDGE}" for address in OUTSIDE_ADDRESSES]
+    _attach_chassis(layout, nodes, TapBridge(namespace_owner=OUTSIDE, bridge=OUTSIDE_DEVICE, uplink=EXTERNAL_UPLINK))
+    addresses = [f"address add {address} dev {OUTSIDE_DEVICE}" for address in OUTSIDE_ADDRESSES]
     namespaces.configure(layout.namespace(OUTSIDE), addresses)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Wire:
+class TapBridge:
     """A Linux bridge in a place of its own, and the device by which each chassis is on it."""
 
-    place: str
+    namespace_owner: str
     bridge: str
     uplink: str
 
 
-def _join(layout: Layout, nodes: Sequence[Chassis], wire: _Wire) -> None:
-    place = layout.namespace(wire.place)
+def _attach_chassis(layout: Layout, nodes: Sequence[Chassis], wire: TapBridge) -> None:
+    place = layout.namespace(wire.namespace_owner)
     bridge = f"link add {wire.bridge} type bridge stp_state 0 forward_delay 0 mcast_snooping 0"
     namespaces.configure(place, [bridge, f"link set {wire.bridge} addrgenmode none up"])
     for node in nodes:
@@ -93,11 +95,17 @@ def start_switch(layout: Layout, node: Chassis, datapath: DatapathType) -> None:
     database = directory / "conf.db"
     execute(layout, node, "ovsdb-tool", "create", str(database), str(SCHEMA))
     socket = f"--remote=punix:{directory / 'db.sock'}"
-    execute(layout, node, "ovsdb-server", str(database), socket, *detached(directory / "ovsdb-server"))
+    execute(layout, node, "ovsdb-server", str(database), socket, *detach_options(directory / "ovsdb-server"))
     execute(
-        layout, node, "ovs-vsctl", "--no-wait", "init", *_bridges(node, datapath), *_identity(layout, node, datapath)
+        layout,
+        node,
+        "ovs-vsctl",
+        "--no-wait",
+        "init",
+        *_bridges(node, datapath),
+        *_chassis_options(layout, node, datapath),
     )
-    execute(layout, node, "ovs-vswitchd", *detached(directory / "ovs-vswitchd"))
+    execute(layout, node, "ovs-vswitchd", *detach_options(directory / "ovs-vswitchd"))
     if datapath is DatapathType.NETDEV:
         _hide_zero_snat(layout, node)
     address = f"address add {node.tunnel_address}/24 dev {UNDERLAY_BRIDGE}"
@@ -113,26 +121,26 @@ def _hide_zero_snat(layout: Layout, node: Chassis) -> None:
     made = execute(
         layout,
         node,
-        *("ovs-vsctl", VSCTL_PATIENCE, "--", "--id=@dp", "create", "Datapath", "datapath_version=0"),
+        *("ovs-vsctl", VSCTL_TIMEOUT_OPTION, "--", "--id=@dp", "create", "Datapath", "datapath_version=0"),
         *("--", "set", "Open_vSwitch", ".", f"datapaths:{DatapathType.NETDEV}=@dp"),
     ).split()[0]
     column = ("Datapath", made)
-    execute(layout, node, "ovs-vsctl", VSCTL_PATIENCE, "wait-until", *column, "capabilities:ct_zero_snat=true")
-    execute(layout, node, "ovs-vsctl", VSCTL_PATIENCE, "set", *column, "capabilities:ct_zero_snat=false")
+    execute(layout, node, "ovs-vsctl", VSCTL_TIMEOUT_OPTION, "wait-until", *column, "capabilities:ct_zero_snat=true")
+    execute(layout, node, "ovs-vsctl", VSCTL_TIMEOUT_OPTION, "set", *column, "capabilities:ct_zero_snat=false")
 
 
 def start_controller(layout: Layout, node: Chassis) -> None:
-    execute(layout, node, "ovn-controller", *detached(layout.node_directory(node.name) / "ovn-controller"))
+    execute(layout, node, "ovn-controller", *detach_options(layout.node_directory(node.name) / "ovn-controller"))
 
 
-def say_zones(layout: Layout, node: Chassis, zones: Sequence[str]) -> None:
+def set_zones(layout: Layout, node: Chassis, zones: Sequence[str]) -> None:
     """As an operator of Neutron with OVN does: ovn-controller passes it on to the Southbound database."""
     options = f"availability-zones={':'.join(zones)}" if zones else ""
     words = ("set", "Open_vSwitch", ".", f'external_ids:ovn-cms-options="{options}"')
-    execute(layout, node, "ovs-vsctl", VSCTL_PATIENCE, *words)
+    execute(layout, node, "ovs-vsctl", VSCTL_TIMEOUT_OPTION, *words)
 
 
-def teach_peers(layout: Layout, node: Chassis, nodes: Sequence[Chassis]) -> None:
+def add_peer_neighbours(layout: Layout, node: Chassis, nodes: Sequence[Chassis]) -> None:
     """Only a switch in user space resolves the peers of its tunnels by itself."""
     for peer in nodes:
         if peer != node:
@@ -140,7 +148,7 @@ def teach_peers(layout: Layout, node: Chassis, nodes: Sequence[Chassis]) -> None
             execute(layout, node, "ovs-appctl", "-t", "ovs-vswitchd", "tnl/neigh/set", *neighbour)
 
 
-def await_look(layout: Layout, node: Chassis) -> None:
+def await_revalidation(layout: Layout, node: Chassis) -> None:
     """The switch has looked at all its cached flows again: what its tables say is what it does.
 
     It begins at once when a table changes, but each cached flow keeps its old actions until its turn. The command waits
@@ -166,7 +174,7 @@ def _bridges(node: Chassis, datapath: DatapathType) -> tuple[str, ...]:
     return ("--", *integration, "--", *underlay, "--", *external, "--", *uplinks)
 
 
-def _identity(layout: Layout, node: Chassis, datapath: DatapathType) -> tuple[str, ...]:
+def _chassis_options(layout: Layout, node: Chassis, datapath: DatapathType) -> tuple[str, ...]:
     """The keys are those of ovn-controller(8)."""
     keys = {
         "system-id": node.name,
@@ -176,8 +184,8 @@ def _identity(layout: Layout, node: Chassis, datapath: DatapathType) -> tuple[st
         "ovn-encap-ip": node.tunnel_address,
         "ovn-bridge-datapath-type": str(datapath),
         "ovn-bridge-mappings": f"{PHYSICAL_NETWORK}:{EXTERNAL_BRIDGE}",
-        "ovn-remote-probe-interval": str(PROBE_SECONDS * 1000),
-        "ovn-openflow-probe-interval": str(PROBE_SECONDS),
+        "ovn-remote-probe-interval": str(INACTIVITY_PROBE_SECONDS * 1000),
+        "ovn-openflow-probe-interval": str(INACTIVITY_PROBE_SECONDS),
     }
-    words = (*(f'external_ids:{key}="{value}"' for key, value in keys.items()), f"other_config:{LOOKS}")
+    words = (*(f'external_ids:{key}="{value}"' for key, value in keys.items()), f"other_config:{REVALIDATOR_OPTION}")
     return ("--", "set", "Open_vSwitch", ".", *words)

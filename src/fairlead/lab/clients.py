@@ -34,7 +34,7 @@ class Failure(StrEnum):
     TIMEOUT = "timeout"
     UNREACHABLE = "unreachable"
     PORT_IN_USE = "port-in-use"
-    GARBLED = "garbled"
+    INVALID_REPLY = "garbled"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,21 +67,21 @@ class TrafficResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answered:
+class ExchangeReply:
     source_port: int
     name: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failed:
+class ExchangeFailure:
     source_port: int
     kind: str
 
 
-Outcome = Answered | Failed
+Outcome = ExchangeReply | ExchangeFailure
 
 
-class Garbled(Exception):
+class InvalidReply(Exception):
     """The reply is not from a workload's server; the text is the kind of error."""
 
 
@@ -89,8 +89,8 @@ def send(traffic: Traffic) -> TrafficResult:
     """Run all exchanges, with the requested concurrency."""
     started = monotonic()
     outcomes = asyncio.run(_send_all(traffic))
-    answered = [outcome for outcome in outcomes if isinstance(outcome, Answered)]
-    failed = [outcome for outcome in outcomes if isinstance(outcome, Failed)]
+    answered = [outcome for outcome in outcomes if isinstance(outcome, ExchangeReply)]
+    failed = [outcome for outcome in outcomes if isinstance(outcome, ExchangeFailure)]
     return TrafficResult(
         answers=dict(sorted(Counter(outcome.name for outcome in answered).items())),
         errors=dict(sorted(Counter(outcome.kind for outcome in failed).items())),
@@ -118,9 +118,9 @@ async def _exchange(traffic: Traffic, source_port: int) -> Outcome:
             async with asyncio.timeout(traffic.timeout):
                 await asyncio.get_running_loop().sock_connect(client, (traffic.to, traffic.port))
                 bound = client.getsockname()[1]
-                return Answered(source_port=bound, name=await _ask(traffic, client, bound))
-    except (OSError, Garbled) as error:
-        return Failed(source_port=source_port, kind=classify(error))
+                return ExchangeReply(source_port=bound, name=await _request_name(traffic, client, bound))
+    except (OSError, InvalidReply) as error:
+        return ExchangeFailure(source_port=source_port, kind=classify(error))
 
 
 def open_socket(traffic: Traffic, source_port: int) -> socket.socket:
@@ -141,10 +141,10 @@ def open_socket(traffic: Traffic, source_port: int) -> socket.socket:
     return client
 
 
-def classify(error: OSError | Garbled) -> str:
+def classify(error: OSError | InvalidReply) -> str:
     """Return the kind of a network error; raises any other error again."""
     match error:
-        case Garbled():
+        case InvalidReply():
             return str(error)
         case TimeoutError():
             return Failure.TIMEOUT
@@ -165,17 +165,17 @@ def _classify_number(error: OSError) -> str:
             raise error
 
 
-async def _ask(traffic: Traffic, client: socket.socket, source_port: int) -> str:
+async def _request_name(traffic: Traffic, client: socket.socket, source_port: int) -> str:
     match traffic.protocol:
         case Protocol.TCP:
-            return await (ask_line(b"x" * traffic.size, client) if traffic.size else _ask_http(client))
+            return await (exchange_line(b"x" * traffic.size, client) if traffic.size else _request_http(client))
         case Protocol.UDP:
-            return await _ask_datagram(traffic.size, client, source_port)
+            return await _exchange_datagram(traffic.size, client, source_port)
         case _:
             assert_never(traffic.protocol)
 
 
-async def _ask_http(client: socket.socket) -> str:
+async def _request_http(client: socket.socket) -> str:
     loop = asyncio.get_running_loop()
     await loop.sock_sendall(client, b"GET / HTTP/1.0\r\n\r\n")
     answer = bytearray()
@@ -186,12 +186,12 @@ async def _ask_http(client: socket.socket) -> str:
         case [_, b"200", *_]:
             return body.decode().partition("\n")[0]
         case [_, status, *_] if status.isdigit():
-            raise Garbled(f"http-{status.decode()}")
+            raise InvalidReply(f"http-{status.decode()}")
         case _:
-            raise Garbled(Failure.GARBLED)
+            raise InvalidReply(Failure.INVALID_REPLY)
 
 
-async def ask_line(payload: bytes, client: socket.socket) -> str:
+async def exchange_line(payload: bytes, client: socket.socket) -> str:
     """Run one exchange on an open TCP connection and return the name of the peer."""
     loop = asyncio.get_running_loop()
     await loop.sock_sendall(client, payload + b"\n")
@@ -199,20 +199,20 @@ async def ask_line(payload: bytes, client: socket.socket) -> str:
     while not answer.endswith(b"\n"):
         chunk = await loop.sock_recv(client, CHUNK)
         if not chunk:
-            raise Garbled(Failure.GARBLED)
+            raise InvalidReply(Failure.INVALID_REPLY)
         answer += chunk
-    return _name_before(payload, bytes(answer[:-1]))
+    return _strip_echo(payload, bytes(answer[:-1]))
 
 
-async def _ask_datagram(size: int, client: socket.socket, source_port: int) -> str:
+async def _exchange_datagram(size: int, client: socket.socket, source_port: int) -> str:
     loop = asyncio.get_running_loop()
     payload = b"%d" % source_port + b"x" * size
     await loop.sock_sendall(client, payload)
-    return _name_before(payload, await loop.sock_recv(client, CHUNK))
+    return _strip_echo(payload, await loop.sock_recv(client, CHUNK))
 
 
-def _name_before(payload: bytes, answer: bytes) -> str:
+def _strip_echo(payload: bytes, answer: bytes) -> str:
     name, _, echoed = answer.partition(b" ")
     if echoed != payload:
-        raise Garbled(Failure.GARBLED)
+        raise InvalidReply(Failure.INVALID_REPLY)
     return name.decode()

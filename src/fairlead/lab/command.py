@@ -22,11 +22,11 @@ from fairlead.lab import (
     workload_command,
 )
 from fairlead.lab.errors import LabError
-from fairlead.lab.lab import CHASSIS, Lab, take_down
+from fairlead.lab.lab import DEFAULT_CHASSIS_COUNT, Lab, take_down
 from fairlead.lab.layout import Layout
 from fairlead.lab.native import NativeLab
 from fairlead.lab.native.declaring import declare
-from fairlead.lab.native.lab import HOSTS
+from fairlead.lab.native.lab import DEFAULT_HOST_COUNT
 from fairlead.lab.native.status import NativeStatus
 from fairlead.lab.records import Dataplane
 from fairlead.lab.status import LabStatus
@@ -103,11 +103,12 @@ def _add_up(commands: "parsing.Subparsers") -> None:
         "--chassis",
         type=int,
         metavar="N",
-        help=f"number of compute nodes, or of hosts ({CHASSIS}, or {HOSTS}; a lab that runs: what it has)",
+        help=f"number of compute nodes, or of hosts ({DEFAULT_CHASSIS_COUNT}, or {DEFAULT_HOST_COUNT};"
+        " a lab that runs: what it has)",
     )
     parser.add_argument(
         "--zones",
-        type=_zones,
+        type=_parse_zones,
         default=(),
         metavar="Z,Z,...",
         help="the availability zone that each chassis says, in order; a:b is two, nothing is none",
@@ -127,16 +128,16 @@ def _add_up(commands: "parsing.Subparsers") -> None:
     parser.add_argument(
         "--vm",
         nargs="?",
-        const=vm_kernels.DEFAULT,
+        const=vm_kernels.DEFAULT_KERNEL,
         choices=vm_kernels.NAMES,
         metavar="KERNEL",
         help="in a virtual machine with this machine's files, on the datapath of a distribution's kernel: "
-        f"{', '.join(vm_kernels.NAMES)} ({vm_kernels.DEFAULT}); needs QEMU and busybox; no root where KVM works",
+        f"{', '.join(vm_kernels.NAMES)} ({vm_kernels.DEFAULT_KERNEL}); needs QEMU and busybox; no root where KVM works",
     )
     parser.add_argument("argv", metavar="-- CMD", nargs="*", help="with --vm: the command to run instead of a shell")
 
 
-def _zones(text: str) -> tuple[tuple[str, ...], ...]:
+def _parse_zones(text: str) -> tuple[tuple[str, ...], ...]:
     """Those of each chassis."""
     if not re.fullmatch(r"[\w.:,-]+", text):
         raise argparse.ArgumentTypeError("letters, digits, - _ and dots; commas between chassis, colons between zones")
@@ -145,7 +146,7 @@ def _zones(text: str) -> tuple[tuple[str, ...], ...]:
 
 def _up(arguments: argparse.Namespace) -> None:
     if arguments.vm is not None:
-        up_in_vm(arguments.vm, arguments.name, _up_words(arguments), arguments.argv, parsing.progress)
+        up_in_vm(arguments.vm, arguments.name, _up_options(arguments), arguments.argv, parsing.progress)
         return
     if arguments.argv:
         raise LabError(f"a command needs --vm: {' '.join(arguments.argv)}")
@@ -156,7 +157,7 @@ def _up(arguments: argparse.Namespace) -> None:
         _up_ovn(arguments)
 
 
-def _up_words(arguments: argparse.Namespace) -> list[str]:
+def _up_options(arguments: argparse.Namespace) -> list[str]:
     """The options that the lab in the virtual machine gets."""
     zones = ",".join(":".join(each) for each in arguments.zones)
     given = {
@@ -188,7 +189,7 @@ def _up_native(arguments: argparse.Namespace) -> None:
     lab = NativeLab.up(arguments.name, chassis=arguments.chassis, progress=parsing.progress)
     if arguments.serve:
         serving = service.start(lab.layout, arguments.serve)
-        lab.reach(arguments.serve)
+        lab.forward_port(arguments.serve)
         declare(serving.url, lab.record.chassis)
         agents.start(lab.layout, serving.url)
         parsing.progress(f"Fairlead serves on {serving.url}, with an agent on each host; log: {serving.log}")
@@ -223,18 +224,21 @@ def render_status(status: LabStatus) -> list[str]:
     lines += [f"  northbound  {status.northbound}", f"  southbound  {status.southbound}"]
     lines += [f"  fairlead    {line}" for line in status.service]
     for node in status.chassis:
-        lines.append(f"  {node.name:<11} {node.tunnel_address:<15} {_say(node.registered, 'registered')}")
+        lines.append(f"  {node.name:<11} {node.tunnel_address:<15} {_render_flag(node.registered, 'registered')}")
     lines += _render_parts(status)
     for each in status.workloads:
         where = f"{each.chassis} port {each.port_id} {' '.join(each.addresses)}"
-        lines.append(f"  {each.name:<11} {_say(each.bound, 'bound')} on {where}")
+        lines.append(f"  {each.name:<11} {_render_flag(each.bound, 'bound')} on {where}")
     return lines
 
 
 def render_native(status: NativeStatus) -> list[str]:
     lines = [f"lab {status.name}: {'well' if status.is_healthy else 'NOT WELL'}, plain hosts"]
     lines += [f"  fairlead    {line}" for line in status.service]
-    lines += [f"  {host.name:<11} {' '.join(host.own)}, machines {' '.join(host.prefixes)}" for host in status.chassis]
+    lines += [
+        f"  {host.name:<11} {' '.join(host.loopback_addresses)}, machines {' '.join(host.prefixes)}"
+        for host in status.chassis
+    ]
     lines += _render_parts(status)
     lines += [f"  {each.name:<11} behind {each.chassis} {' '.join(each.addresses)}" for each in status.workloads]
     return lines
@@ -242,13 +246,13 @@ def render_native(status: NativeStatus) -> list[str]:
 
 def _render_parts(status: LabStatus | NativeStatus) -> list[str]:
     lines = [
-        f"  {process.node:<11} {process.program:<15} {_say(process.alive, f'runs as {process.pid}')}"
+        f"  {process.node:<11} {process.program:<15} {_render_flag(process.alive, f'runs as {process.pid}')}"
         for process in status.processes
     ]
     return lines + [f"  namespace {each.name} is missing" for each in status.namespaces if not each.exists]
 
 
-def _say(holds: bool, what: str) -> str:
+def _render_flag(holds: bool, what: str) -> str:
     return what if holds else f"NOT {what}"
 
 

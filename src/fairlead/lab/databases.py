@@ -12,12 +12,12 @@ import msgspec
 
 from fairlead.lab.errors import CommandFailed, ConditionTimedOut
 from fairlead.lab.layout import Layout
-from fairlead.lab.patience import patient
+from fairlead.lab.patience import scale_timeout
 from fairlead.lab.processes import Command, run
 
-PATIENCE_SECONDS = patient(30.0)
-LOOK_SECONDS = 0.02
-_ALARM = -14  # how a client of these databases dies when its --timeout has passed
+COMMAND_TIMEOUT = scale_timeout(30.0)
+POLL_INTERVAL = 0.02
+_TIMEOUT_EXIT_CODE = -14  # how a client of these databases dies when its --timeout has passed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,14 +33,14 @@ class Row:
     def texts(self, column: str) -> tuple[str, ...]:
         match self.cells[column]:
             case ["set", list(members)]:
-                return tuple(_atom(member) for member in members)
+                return tuple(_render_atom(member) for member in members)
             case atom:
-                return (_atom(atom),)
+                return (_render_atom(atom),)
 
     def mapping(self, column: str) -> Mapping[str, str]:
         match self.cells[column]:
             case ["map", list(pairs)]:
-                return {_atom(key): _atom(value) for key, value in pairs}
+                return {_render_atom(key): _render_atom(value) for key, value in pairs}
             case other:
                 raise TypeError(f"{column} is no map: {other!r}")
 
@@ -63,7 +63,7 @@ class _Table(msgspec.Struct):
     data: list[list[object]]
 
 
-def _atom(cell: object) -> str:
+def _render_atom(cell: object) -> str:
     match cell:
         case ["uuid", str(uuid)]:
             return uuid
@@ -76,7 +76,7 @@ def _atom(cell: object) -> str:
 def find(client: Command, table: str, columns: Sequence[str], *conditions: str) -> tuple[Row, ...]:
     """The rows that meet the conditions (`column=value`); `client` is ovn-nbctl, ovn-sbctl or ovs-vsctl."""
     words = ("--format=json", f"--columns={','.join(columns)}", "find", table, *conditions)
-    answer = msgspec.json.decode(run(_with(client, PATIENCE_SECONDS, words)), type=_Table)
+    answer = msgspec.json.decode(run(_with_timeout(client, COMMAND_TIMEOUT, words)), type=_Table)
     return tuple(Row(cells=dict(zip(answer.headings, cells, strict=True))) for cells in answer.data)
 
 
@@ -88,21 +88,21 @@ def wait_until(client: Command, seconds: float, *words: str) -> None:
 def wait(client: Command, seconds: float, condition: str, words: Sequence[str]) -> None:
     """Run a command of a client that returns when the condition holds."""
     try:
-        run(_with(client, seconds, words), timeout=seconds + patient(10))
+        run(_with_timeout(client, seconds, words), timeout=seconds + scale_timeout(10))
     except CommandFailed as error:
-        if error.code == _ALARM:
+        if error.code == _TIMEOUT_EXIT_CODE:
             raise ConditionTimedOut(condition, seconds) from error
         raise
 
 
-def until(seconds: float, condition: str, holds: Callable[[], bool]) -> None:
+def poll_until(seconds: float, condition: str, holds: Callable[[], bool]) -> None:
     """Look again and again: for what no client can wait for."""
     deadline = monotonic() + seconds
     while not holds():
         if monotonic() > deadline:
             raise ConditionTimedOut(condition, seconds)
-        sleep(LOOK_SECONDS)
+        sleep(POLL_INTERVAL)
 
 
-def _with(client: Command, seconds: float, words: Sequence[str]) -> Command:
+def _with_timeout(client: Command, seconds: float, words: Sequence[str]) -> Command:
     return Command(argv=(*client.argv, f"--timeout={ceil(seconds)}", *words), environment=client.environment)

@@ -28,17 +28,17 @@ def add_parser(commands: "parsing.Subparsers") -> None:
     parser = parsing.add(commands, "fault", "break what breaks in a fabric of plain hosts, and mend it", EXAMPLES)
     actions = parser.add_subparsers(metavar="FAULT", required=True)
     for name, (arguments, summary) in FAULTS.items():
-        fault = parsing.add_command(actions, name, summary, _inflict)
+        fault = parsing.add_command(actions, name, summary, _inject)
         fault.set_defaults(fault=name, arguments=arguments)
         for argument in arguments:
             fault.add_argument(argument, metavar=argument.upper(), type=int if argument == "seed" else str)
 
 
-def _inflict(arguments: argparse.Namespace) -> None:
+def _inject(arguments: argparse.Namespace) -> None:
     lab = parsing.open_native(arguments)
     inflict = getattr(lab, arguments.fault.replace("-", "_"))
     inflict(*(getattr(arguments, argument) for argument in arguments.arguments))
-    if arguments.fault == "power-on" and (url := service.find_url(lab.layout)) is not None:
+    if arguments.fault == "power-on" and (url := service.find_server_url(lab.layout)) is not None:
         _start_agent(lab, arguments.place, url)
     parsing.progress(f"lab {lab.name}: {arguments.fault} done")
 

@@ -11,23 +11,23 @@ from dataclasses import dataclass
 from fairlead.lab.errors import ConnectionLost
 from fairlead.lab.processes import Command
 
-CONNECTED = "= connected"
-FAILED = "! failed"
+CONNECTED_PREFIX = "= connected"
+FAILED_PREFIX = "! failed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class HeldConnection:
     """An established connection; `source_port` is its key."""
 
     process: subprocess.Popen[str]
     source_port: int
 
-    def ask(self, line: str) -> str:
+    def exchange(self, line: str) -> str:
         """Send a line and return the reply, `<name> <line>`."""
-        return _talk(self.process, line)
+        return _exchange(self.process, line)
 
 
-def _talk(process: subprocess.Popen[str], line: str | None) -> str:
+def _exchange(process: subprocess.Popen[str], line: str | None) -> str:
     if process.stdin is None or process.stdout is None:
         raise ConnectionLost("no pipe")
     if line is not None:
@@ -37,13 +37,13 @@ def _talk(process: subprocess.Popen[str], line: str | None) -> str:
         except BrokenPipeError:
             raise ConnectionLost("ended") from None
     answer = process.stdout.readline().rstrip("\n")
-    if not answer or answer.startswith(FAILED):
-        raise ConnectionLost(answer.removeprefix(FAILED).strip() or "ended")
+    if not answer or answer.startswith(FAILED_PREFIX):
+        raise ConnectionLost(answer.removeprefix(FAILED_PREFIX).strip() or "ended")
     return answer
 
 
 @contextmanager
-def holding(command: Command) -> Iterator[Held]:
+def holding(command: Command) -> Iterator[HeldConnection]:
     """Open a connection, which is reset at the end of the block."""
     with subprocess.Popen(
         command.argv,
@@ -53,7 +53,7 @@ def holding(command: Command) -> Iterator[Held]:
         text=True,
     ) as process:
         try:
-            source_port = int(_talk(process, None).removeprefix(CONNECTED))
-            yield Held(process=process, source_port=source_port)
+            source_port = int(_exchange(process, None).removeprefix(CONNECTED_PREFIX))
+            yield HeldConnection(process=process, source_port=source_port)
         finally:
             process.kill()

@@ -15,14 +15,14 @@ from typing import Self
 
 from fairlead.lab import central, chassis, databases, namespaces, programs, records, workload
 from fairlead.lab.chassis import DatapathType
-from fairlead.lab.databases import PATIENCE_SECONDS
+from fairlead.lab.databases import COMMAND_TIMEOUT
 from fairlead.lab.errors import LabMismatch, LabNotFound, MissingTools, NotRoot, UnknownNode
 from fairlead.lab.layout import CENTRAL, FABRIC, OUTSIDE, RUN_DIR, Chassis, Layout, plan_chassis, workload_device
-from fairlead.lab.places import Places
+from fairlead.lab.places import LabBase
 from fairlead.lab.processes import Command, run
-from fairlead.lab.records import Dataplane, Hold, LabRecord
+from fairlead.lab.records import Dataplane, LabRecord, LockMode
 from fairlead.lab.status import LabStatus, read_status
-from fairlead.lab.sweep import remains, sweep
+from fairlead.lab.sweep import has_remains, remove_all
 from fairlead.lab.workload import Workload
 
 PACKAGES = ("openvswitch-switch", "ovn-central", "ovn-host", "iproute2", "ethtool")
@@ -30,12 +30,12 @@ TOOLS = (
     *("ovsdb-tool", "ovsdb-server", "ovs-vswitchd", "ovs-vsctl", "ovs-appctl"),
     *("ovn-northd", "ovn-controller", "ovn-nbctl", "ovn-sbctl", "ovn-trace"),
 )
-OWN_TOOLS = ("ip", "ethtool", "unshare", "mount", "chroot")
+MACHINE_TOOLS = ("ip", "ethtool", "unshare", "mount", "chroot")
 
 Progress = Callable[[str], None]
 
 
-def be_silent(_: str) -> None:
+def discard_progress(_: str) -> None:
     """Discard a progress message."""
 
 
@@ -45,17 +45,17 @@ def require_machine(root: Path | None = None) -> None:
     if os.geteuid() != 0:
         raise NotRoot
     schemas = (*central.SCHEMAS.values(), chassis.SCHEMA)
-    missing = [*programs.missing(root, TOOLS, schemas), *programs.missing(None, OWN_TOOLS, ())]
+    missing = [*programs.find_missing(root, TOOLS, schemas), *programs.find_missing(None, MACHINE_TOOLS, ())]
     if missing:
         raise MissingTools(missing, PACKAGES)
 
 
-CHASSIS = 2
+DEFAULT_CHASSIS_COUNT = 2
 """Default number of chassis."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lab(Places):
+class Lab(LabBase):
     """A running lab."""
 
     record: LabRecord
@@ -66,7 +66,7 @@ class Lab(Places):
         name: str = "lab",
         chassis: int | None = None,
         run_dir: Path = RUN_DIR,
-        progress: Progress = be_silent,
+        progress: Progress = discard_progress,
         root: str | None = None,
     ) -> Self:
         """Bring up a lab, or attach to a healthy one; returns when every chassis is registered and has its tunnels.
@@ -77,12 +77,12 @@ class Lab(Places):
         source = programs.choose_root(root)
         require_machine(source)
         layout = Layout(name=name, run_dir=run_dir)
-        with records.locked(layout, Hold.ALONE):
+        with records.locked(layout, LockMode.EXCLUSIVE):
             records.require_dataplane(layout, Dataplane.OVN)
-            running = _running(layout)
+            running = _find_healthy(layout)
             if running is None:
-                count = chassis or _recorded_chassis(layout) or CHASSIS
-                if remains(layout):
+                count = chassis or _recorded_chassis(layout) or DEFAULT_CHASSIS_COUNT
+                if has_remains(layout):
                     progress(f"lab {name}: it does not work any more; removing it with all that is in it")
                 progress(f"lab {name}: starting the central and {count} chassis")
                 running = _bring_up(layout, plan_chassis(count), source, progress)
@@ -128,32 +128,32 @@ class Lab(Places):
 
     def set_zones(self, name: str, *zones: str) -> None:
         """Set the availability zones of the chassis to exactly these."""
-        chassis.say_zones(self.layout, self.chassis(name), zones)
+        chassis.set_zones(self.layout, self.chassis(name), zones)
 
     def add_workload(self, added: Workload) -> None:
         """Plug a workload in; returns when its server listens, without waiting for OVN to bind its port
         (`wait_bound`)."""
         node = self.chassis(added.chassis)
-        with records.locked(self.layout, Hold.SHARED), ExitStack() as undo:
+        with records.locked(self.layout, LockMode.SHARED), ExitStack() as undo:
             records.read_lab(self.layout)
             records.write_workload(self.layout, added)
-            undo.callback(self._withdraw, added)
+            undo.callback(self._remove_plugged, added)
             workload.plug(self.layout, node, added)
             undo.pop_all()
 
     def move_workload(self, name: str, to: str) -> None:
         """Move a workload to another chassis, like a live migration: its processes continue. Like `add_workload`, this
         does not wait for OVN."""
-        with records.locked(self.layout, Hold.SHARED):
+        with records.locked(self.layout, LockMode.SHARED):
             moved = self.workload(name)
-            workload.move(self.layout, self.chassis(moved.chassis), self.chassis(to), moved)
+            workload.migrate(self.layout, self.chassis(moved.chassis), self.chassis(to), moved)
             records.replace_workload(self.layout, replace(moved, chassis=to))
 
     def remove_workload(self, name: str) -> None:
-        with records.locked(self.layout, Hold.SHARED):
-            self._withdraw(self.workload(name))
+        with records.locked(self.layout, LockMode.SHARED):
+            self._remove_plugged(self.workload(name))
 
-    def _withdraw(self, removed: Workload) -> None:
+    def _remove_plugged(self, removed: Workload) -> None:
         workload.unplug(self.layout, self.chassis(removed.chassis), removed)
         shutil.rmtree(self.layout.node_directory(removed.name), ignore_errors=True)
         records.delete_workload(self.layout, removed.name)
@@ -175,31 +175,31 @@ class Lab(Places):
 
     # Conditions
 
-    def wait_synced(self, seconds: float = PATIENCE_SECONDS) -> None:
+    def wait_synced(self, seconds: float = COMMAND_TIMEOUT) -> None:
         """Wait until the datapath of every chassis implements the Northbound database for every packet."""
         client = databases.northbound(self.layout)
         databases.wait(client, seconds, "every chassis has caught up with the Northbound", ("--wait=hv", "sync"))
         with ThreadPoolExecutor() as pool:
-            list(pool.map(lambda node: chassis.await_look(self.layout, node), self.record.chassis))
+            list(pool.map(lambda node: chassis.await_revalidation(self.layout, node), self.record.chassis))
 
-    def wait_registered(self, seconds: float = PATIENCE_SECONDS) -> None:
-        words = _several(("wait-until", "Chassis", node.name) for node in self.record.chassis)
+    def wait_registered(self, seconds: float = COMMAND_TIMEOUT) -> None:
+        words = _join_commands(("wait-until", "Chassis", node.name) for node in self.record.chassis)
         databases.wait_until(databases.southbound(self.layout), seconds, *words)
 
-    def wait_tunnels(self, seconds: float = PATIENCE_SECONDS) -> None:
+    def wait_tunnels(self, seconds: float = COMMAND_TIMEOUT) -> None:
         """Wait until the switch of every chassis has a tunnel to every other one."""
         peers = len(self.record.chassis) - 1
         switches = [databases.switch(self.layout, node.name) for node in self.record.chassis]
         condition = "the switch of every chassis has its tunnels"
-        databases.until(seconds, condition, lambda: all(_tunnels(switch) >= peers for switch in switches))
+        databases.poll_until(seconds, condition, lambda: all(_tunnels(switch) >= peers for switch in switches))
 
-    def wait_bound(self, *names: str, seconds: float = PATIENCE_SECONDS) -> None:
+    def wait_bound(self, *names: str, seconds: float = COMMAND_TIMEOUT) -> None:
         """Wait until the ports of these workloads are bound to their chassis and their flows are installed."""
         bound = [self.workload(name) for name in names]
         for each in bound:
             row = ("Interface", workload_device(each.name), "external_ids:ovn-installed=true")
             databases.wait_until(databases.switch(self.layout, each.chassis), seconds, "wait-until", *row)
-        words = _several(("wait-until", "Port_Binding", each.port_id, "up=true") for each in bound)
+        words = _join_commands(("wait-until", "Port_Binding", each.port_id, "up=true") for each in bound)
         databases.wait_until(databases.southbound(self.layout), seconds, *words)
 
 
@@ -208,18 +208,20 @@ def take_down(name: str, run_dir: Path = RUN_DIR) -> bool:
     if os.geteuid() != 0:
         raise NotRoot
     layout = Layout(name=name, run_dir=run_dir)
-    with records.locked(layout, Hold.ALONE):
-        found = remains(layout)
-        sweep(layout)
+    with records.locked(layout, LockMode.EXCLUSIVE):
+        found = has_remains(layout)
+        remove_all(layout)
     return found
 
 
 def names(run_dir: Path = RUN_DIR) -> tuple[str, ...]:
     """Return the names of running labs of any dataplane."""
-    return tuple(sorted(path.parent.name for file in records.FILES.values() for path in run_dir.glob(f"*/{file}")))
+    return tuple(
+        sorted(path.parent.name for file in records.RECORD_FILES.values() for path in run_dir.glob(f"*/{file}"))
+    )
 
 
-def _running(layout: Layout) -> LabRecord | None:
+def _find_healthy(layout: Layout) -> LabRecord | None:
     """Return the record of a complete and healthy lab, or None."""
     try:
         record = records.read_lab(layout)
@@ -231,10 +233,10 @@ def _running(layout: Layout) -> LabRecord | None:
 def _bring_up(layout: Layout, nodes: Sequence[Chassis], root: Path | None, progress: Progress) -> LabRecord:
     datapath = chassis.detect_datapath()
     record = LabRecord(name=layout.name, chassis=tuple(nodes), datapath=datapath, root=_name(root))
-    with swept_on_failure(layout):
+    with clean_up_on_failure(layout):
         layout.directory.mkdir(parents=True)
         if root is not None:
-            programs.provide(layout, root)
+            programs.write_wrappers(layout, root)
             progress(f"lab {layout.name}: {programs.versions(layout)}, of {root}")
         for place in (CENTRAL, FABRIC, OUTSIDE, *(node.name for node in nodes)):
             namespaces.add(layout.namespace(place))
@@ -243,16 +245,19 @@ def _bring_up(layout: Layout, nodes: Sequence[Chassis], root: Path | None, progr
         _start_programs(layout, record, progress)
         _await_nodes(layout, record)
         records.write_lab(layout, Dataplane.OVN, record)
-    progress(f"lab {layout.name}: up, Open vSwitch in {_where(record.datapath)}, Northbound at {layout.northbound}")
+    progress(
+        f"lab {layout.name}: up, Open vSwitch in {_describe_datapath(record.datapath)},"
+        f" Northbound at {layout.northbound}"
+    )
     return record
 
 
 @contextmanager
-def swept_on_failure(layout: Layout) -> Iterator[None]:
+def clean_up_on_failure(layout: Layout) -> Iterator[None]:
     """Remove earlier remains, and remove everything again if the block fails."""
-    sweep(layout)
+    remove_all(layout)
     with ExitStack() as undo:
-        undo.callback(sweep, layout)
+        undo.callback(remove_all, layout)
         yield
         undo.pop_all()
 
@@ -274,7 +279,7 @@ def _await_nodes(layout: Layout, record: LabRecord) -> None:
     lab.wait_tunnels()
     if record.datapath is DatapathType.NETDEV:
         for node in record.chassis:
-            chassis.teach_peers(layout, node, record.chassis)
+            chassis.add_peer_neighbours(layout, node, record.chassis)
 
 
 def _tunnels(switch: Command) -> int:
@@ -294,10 +299,10 @@ def _name(root: Path | None) -> str:
     return "" if root is None else str(root)
 
 
-def _where(datapath: DatapathType) -> str:
+def _describe_datapath(datapath: DatapathType) -> str:
     return "user space" if datapath is DatapathType.NETDEV else "the kernel"
 
 
-def _several(commands: Iterator[tuple[str, ...]]) -> tuple[str, ...]:
+def _join_commands(commands: Iterator[tuple[str, ...]]) -> tuple[str, ...]:
     """Join commands into one invocation, separated by two dashes."""
     return tuple(word for command in commands for word in ("--", *command))[1:]

@@ -13,7 +13,7 @@ from hashlib import blake2s
 from pathlib import Path
 
 from fairlead.lab.errors import LabError
-from fairlead.lab.processes import MARK
+from fairlead.lab.processes import LAB_VARIABLE
 
 RUN_DIR = Path("/run/fairlead/lab")
 CENTRAL = "central"
@@ -101,7 +101,7 @@ class Layout:
             "PATH": self.search_path,
             **directories,
             **databases,
-            MARK: str(self.directory),
+            LAB_VARIABLE: str(self.directory),
             "FAIRLEAD_LAB": self.name,
         }
 

@@ -15,8 +15,8 @@ from fairlead.lab.clients import Protocol
 from fairlead.lab.errors import ConnectionLost
 from fairlead.lab.processes import Command
 
-STARTED = "= started"
-END_SECONDS = 30.0
+STARTED_LINE = "= started"
+STOP_TIMEOUT = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Broken:
+class FailedConnection:
     """A failed connection: its time (Unix), the error, and its member if it was established."""
 
     at: float
@@ -58,10 +58,10 @@ class LoadResult:
 
     answers: dict[str, int] = field(default_factory=dict)
     held: dict[str, int] = field(default_factory=dict)
-    asked: int = 0
+    exchanges: int = 0
     """Exchanges on established connections."""
-    broken: list[Broken] = field(default_factory=list)
-    again: list[float] = field(default_factory=list)
+    failed: list[FailedConnection] = field(default_factory=list)
+    retransmissions: list[float] = field(default_factory=list)
     """Send times (Unix) of retransmitted packets: datagrams, and first TCP segments as inferred from timing."""
 
     @property
@@ -70,7 +70,7 @@ class LoadResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Running:
+class RunningLoad:
     """A running load; `stop` ends it, `finish` waits for its own end, and both return its result."""
 
     process: "subprocess.Popen[str]"
@@ -82,19 +82,19 @@ class Running:
 
     def finish(self) -> LoadResult:
         answer = self.process.stdout.read() if self.process.stdout is not None else ""
-        self.process.wait(END_SECONDS)
+        self.process.wait(STOP_TIMEOUT)
         return msgspec.json.decode(answer, type=LoadResult)
 
 
 @contextmanager
-def running(command: Command) -> Iterator[Running]:
+def run_load(command: Command) -> Iterator[RunningLoad]:
     with subprocess.Popen(
         command.argv, env=command.full_environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         try:
-            if process.stdout is None or process.stdout.readline().strip() != STARTED:
+            if process.stdout is None or process.stdout.readline().strip() != STARTED_LINE:
                 raise ConnectionLost("the load did not start")
-            yield Running(process=process)
+            yield RunningLoad(process=process)
         finally:
             process.kill()
 
@@ -103,12 +103,12 @@ def argv(load: Load) -> tuple[str, ...]:
     return (sys.executable, "-m", "fairlead.lab.steady", msgspec.json.encode(load).decode())
 
 
-def total(results: Sequence[LoadResult]) -> Mapping[str, int]:
+def sum_results(results: Sequence[LoadResult]) -> Mapping[str, int]:
     """Return the sums over several clients."""
     return {
         "opened": sum(result.opened for result in results),
         "held": sum(sum(result.held.values()) for result in results),
-        "asked": sum(result.asked for result in results),
-        "broken": sum(len(result.broken) for result in results),
-        "again": sum(len(result.again) for result in results),
+        "asked": sum(result.exchanges for result in results),
+        "broken": sum(len(result.failed) for result in results),
+        "again": sum(len(result.retransmissions) for result in results),
     }

@@ -15,8 +15,8 @@ from fairlead.lab.processes import Command, run
 
 DIRECTORY = Path("/run/netns")
 OFFLOADS = ("tx", "tso", "gso", "gro")
-ADDRESS_GUESSING = ("accept_dad", "accept_ra", "autoconf")
-CHOSEN_PORTS = range(10_000, 20_000)
+ADDRESS_AUTOCONFIGURATION = ("accept_dad", "accept_ra", "autoconf")
+EPHEMERAL_PORTS = range(10_000, 20_000)
 """Ephemeral ports of clients that name none (ip(7), ip_local_port_range). The range is disjoint from named ports, so a
 named port never belongs to a connection that has just ended."""
 
@@ -39,9 +39,9 @@ def existing(prefix: str) -> tuple[str, ...]:
 def add(name: str) -> None:
     """Create a namespace with only explicit IPv6 addresses, which are usable immediately."""
     run(Command(argv=("ip", "netns", "add", name)))
-    settings = [f"/proc/sys/net/ipv6/conf/{of}/{key}" for of in ("all", "default") for key in ADDRESS_GUESSING]
+    settings = [f"/proc/sys/net/ipv6/conf/{of}/{key}" for of in ("all", "default") for key in ADDRESS_AUTOCONFIGURATION]
     run(Command(argv=inside(name, ("tee", *settings))), stdin="0")
-    chosen = f"{CHOSEN_PORTS.start} {CHOSEN_PORTS.stop - 1}"
+    chosen = f"{EPHEMERAL_PORTS.start} {EPHEMERAL_PORTS.stop - 1}"
     run(Command(argv=inside(name, ("tee", "/proc/sys/net/ipv4/ip_local_port_range"))), stdin=chosen)
     configure(name, ["link set lo up"])
 
@@ -71,7 +71,7 @@ def link(near: LinkEnd, far: LinkEnd, mtu: int) -> None:
     join(near, far, mtu)
     for end in (near, far):
         disable_offloads(end)
-    _raise(near.namespace, near.device)
+    _set_up(near.namespace, near.device)
     configure(far.namespace, [f"link set {far.device} up"])
 
 
@@ -80,7 +80,7 @@ def join(near: LinkEnd, far: LinkEnd, mtu: int) -> None:
     run(Command(argv=("ip", "link", "add", *_end(near, mtu), "type", "veth", "peer", *_end(far, mtu))))
 
 
-def _raise(namespace: str, device: str) -> None:
+def _set_up(namespace: str, device: str) -> None:
     """Set a device up as an end for a switch."""
     configure(namespace, [f"link set {device} addrgenmode none up"])
 
@@ -100,7 +100,7 @@ def remove_device(namespace: str, device: str) -> None:
 def move_device(old: str, new: str, device: str) -> None:
     """Move a device to another namespace. The other end of its link stays, and loses its carrier for a moment."""
     configure(old, [f"link set {device} netns {new}"])
-    _raise(new, device)
+    _set_up(new, device)
 
 
 def disable_offloads(end: LinkEnd) -> None:
@@ -110,13 +110,13 @@ def disable_offloads(end: LinkEnd) -> None:
 
 def processes(names: Iterable[str]) -> Iterator[int]:
     """Yield the processes of several namespaces, as `ip netns pids` does for one, in one pass over /proc."""
-    wanted = {_identity(DIRECTORY / name) for name in names} - {_identity(Path("/proc/1/ns/net")), None}
+    wanted = {_namespace_id(DIRECTORY / name) for name in names} - {_namespace_id(Path("/proc/1/ns/net")), None}
     for entry in os.listdir("/proc"):
-        if entry.isdigit() and _identity(Path(f"/proc/{entry}/ns/net")) in wanted:
+        if entry.isdigit() and _namespace_id(Path(f"/proc/{entry}/ns/net")) in wanted:
             yield int(entry)
 
 
-def _identity(path: Path) -> tuple[int, int] | None:
+def _namespace_id(path: Path) -> tuple[int, int] | None:
     try:
         status = path.stat()
     except (FileNotFoundError, ProcessLookupError, PermissionError):

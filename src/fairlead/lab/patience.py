@@ -2,11 +2,11 @@
 
 import os
 
-VARIABLE = "FAIRLEAD_LAB_PATIENCE"
+FACTOR_VARIABLE = "FAIRLEAD_LAB_PATIENCE"
 """The environment variable that multiplies every deadline of a lab."""
-FACTOR = float(os.environ.get(VARIABLE) or 1)
+TIMEOUT_FACTOR = float(os.environ.get(FACTOR_VARIABLE) or 1)
 
 
-def patient(seconds: float) -> float:
+def scale_timeout(seconds: float) -> float:
     """This deadline on this machine."""
-    return seconds * FACTOR
+    return seconds * TIMEOUT_FACTOR

@@ -24,8 +24,10 @@ class Placement:
 def workload_of_port(url: str, port: str, placement: Placement, token: str = "") -> Workload:
     """Return the workload for a port, named by id or name. `token` authenticates the caller. Raises LabError."""
     found = _find(url, "ports", port, token)
-    network = _one(url, "networks", found["network_id"], token)
-    subnets = {fixed["subnet_id"]: _one(url, "subnets", fixed["subnet_id"], token) for fixed in found["fixed_ips"]}
+    network = _get_by_id(url, "networks", found["network_id"], token)
+    subnets = {
+        fixed["subnet_id"]: _get_by_id(url, "subnets", fixed["subnet_id"], token) for fixed in found["fixed_ips"]
+    }
     return Workload(
         name=placement.name,
         chassis=placement.chassis,
@@ -51,7 +53,7 @@ def _find(url: str, plural: str, name: str, token: str) -> Any:
     raise LabError(f"no port is called {name!r} at {url}")
 
 
-def _one(url: str, plural: str, identity: str, token: str) -> Any:
+def _get_by_id(url: str, plural: str, identity: str, token: str) -> Any:
     return _get(url, f"{plural}/{identity}", token)[plural.removesuffix("s")]
 
 

@@ -18,14 +18,14 @@ from pathlib import Path
 from time import monotonic
 
 from fairlead.lab.errors import CommandFailed, CommandTimedOut
-from fairlead.lab.patience import patient
+from fairlead.lab.patience import scale_timeout
 
-MARK = "FAIRLEAD_LAB_DIR"
-PROGRAM = "fairlead.cli.main"
+LAB_VARIABLE = "FAIRLEAD_LAB_DIR"
+COMMAND_MODULE = "fairlead.cli.main"
 """A module."""
-RUN_SECONDS = patient(60.0)
-GRACE_SECONDS = patient(2.0)
-KILL_SECONDS = patient(10.0)
+RUN_TIMEOUT = scale_timeout(60.0)
+TERM_TIMEOUT = scale_timeout(2.0)
+KILL_TIMEOUT = scale_timeout(10.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class Command:
         return {**os.environ, **self.environment}
 
 
-def run(command: Command, *, stdin: str = "", timeout: float = RUN_SECONDS) -> str:
+def run(command: Command, *, stdin: str = "", timeout: float = RUN_TIMEOUT) -> str:
     """Run a program to its end and give its standard output; anything but exit code 0 raises."""
     try:
         done = subprocess.run(
@@ -61,7 +61,7 @@ def run(command: Command, *, stdin: str = "", timeout: float = RUN_SECONDS) -> s
 
 
 def launch(
-    command: str, environment: Mapping[str, str], log: Path, program: str = PROGRAM, *, within: str = ""
+    command: str, environment: Mapping[str, str], log: Path, program: str = COMMAND_MODULE, *, within: str = ""
 ) -> "subprocess.Popen[bytes]":
     """Start a command of Fairlead's own that goes on until it is ended; what it says is added to the log. `within` is a
     network namespace, if it is not to be in the machine's own."""
@@ -83,7 +83,7 @@ def is_marked(pid: int, directory: Path) -> bool:
         environment = Path(f"/proc/{pid}/environ").read_bytes()
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return False
-    return f"{MARK}={directory}".encode() in environment.split(b"\0")
+    return f"{LAB_VARIABLE}={directory}".encode() in environment.split(b"\0")
 
 
 def read_pidfile(path: Path) -> int | None:
@@ -93,13 +93,13 @@ def read_pidfile(path: Path) -> int | None:
         return None
 
 
-def marked(directory: Path) -> frozenset[int]:
+def find_marked(directory: Path) -> frozenset[int]:
     """Every process that was started for the lab of this directory, wherever it is and whatever it has written yet."""
     pids = (int(entry) for entry in os.listdir("/proc") if entry.isdigit())
     return frozenset(pid for pid in pids if is_marked(pid, directory))
 
 
-def named(pids: Iterable[int], program: str) -> Iterator[int]:
+def select_by_name(pids: Iterable[int], program: str) -> Iterator[int]:
     for pid in pids:
         with suppress(FileNotFoundError, ProcessLookupError):
             if Path(f"/proc/{pid}/comm").read_text().strip() == program:
@@ -109,25 +109,25 @@ def named(pids: Iterable[int], program: str) -> Iterator[int]:
 def end(pids: Iterable[int], is_ours: Callable[[int], bool]) -> None:
     """TERM, then KILL what still runs; returns when all of them are gone."""
     with ExitStack() as held:
-        pidfds = [pidfd for pid in sorted(set(pids)) if (pidfd := _hold(held, pid, is_ours)) is not None]
-        for sign, seconds in ((signal.SIGTERM, GRACE_SECONDS), (signal.SIGKILL, KILL_SECONDS)):
+        pidfds = [pidfd for pid in sorted(set(pids)) if (pidfd := _open_pidfd(held, pid, is_ours)) is not None]
+        for sign, seconds in ((signal.SIGTERM, TERM_TIMEOUT), (signal.SIGKILL, KILL_TIMEOUT)):
             for pidfd in pidfds:
                 with suppress(ProcessLookupError):
                     signal.pidfd_send_signal(pidfd, sign)
-            pidfds = _still_running(pidfds, seconds)
+            pidfds = _wait_for_exit(pidfds, seconds)
 
 
 def kill(pids: Iterable[int], is_ours: Callable[[int], bool]) -> None:
     """As a crash, or a lack of power: without a word before; returns when all of them are gone."""
     with ExitStack() as held:
-        pidfds = [pidfd for pid in sorted(set(pids)) if (pidfd := _hold(held, pid, is_ours)) is not None]
+        pidfds = [pidfd for pid in sorted(set(pids)) if (pidfd := _open_pidfd(held, pid, is_ours)) is not None]
         for pidfd in pidfds:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-        _still_running(pidfds, KILL_SECONDS)
+        _wait_for_exit(pidfds, KILL_TIMEOUT)
 
 
-def _hold(held: ExitStack, pid: int, is_ours: Callable[[int], bool]) -> int | None:
+def _open_pidfd(held: ExitStack, pid: int, is_ours: Callable[[int], bool]) -> int | None:
     """Ask whether it is ours only once it is held: before that the id may change hands."""
     try:
         pidfd = os.pidfd_open(pid)
@@ -137,7 +137,7 @@ def _hold(held: ExitStack, pid: int, is_ours: Callable[[int], bool]) -> int | No
     return pidfd if pid != os.getpid() and is_ours(pid) else None
 
 
-def _still_running(pidfds: Sequence[int], seconds: float) -> list[int]:
+def _wait_for_exit(pidfds: Sequence[int], seconds: float) -> list[int]:
     running = set(pidfds)
     poll = select.poll()
     for pidfd in running:

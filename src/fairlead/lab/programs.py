@@ -17,7 +17,7 @@ from fairlead.lab.layout import Layout
 from fairlead.lab.processes import Command, run
 
 ROOT_VARIABLE = "FAIRLEAD_LAB_ROOT"
-MACHINE = Path("/")
+MACHINE_ROOT = Path("/")
 FOLDERS = ("usr/sbin", "usr/bin")
 PATTERNS = ("ovn-*", "ovs-*", "ovsdb-*")
 SCRIPT = """#!/bin/sh
@@ -46,18 +46,18 @@ def is_chosen(asked: str | None) -> bool:
     return asked is not None or ROOT_VARIABLE in os.environ
 
 
-def missing(root: Path | None, tools: Sequence[str], schemas: Sequence[Path]) -> Iterator[str]:
+def find_missing(root: Path | None, tools: Sequence[str], schemas: Sequence[Path]) -> Iterator[str]:
     """Yield the missing tools and schemas. Schema paths are as their readers see them, from inside the root."""
     folders = None if root is None else os.pathsep.join(str(root / folder) for folder in FOLDERS)
     yield from (tool for tool in tools if shutil.which(tool, path=folders) is None)
-    yield from (str(schema) for schema in schemas if not _inside(root, schema).exists())
+    yield from (str(schema) for schema in schemas if not _resolve_inside(root, schema).exists())
 
 
-def _inside(root: Path | None, path: Path) -> Path:
-    return (root or MACHINE) / path.relative_to("/")
+def _resolve_inside(root: Path | None, path: Path) -> Path:
+    return (root or MACHINE_ROOT) / path.relative_to("/")
 
 
-def provide(layout: Layout, root: Path) -> None:
+def write_wrappers(layout: Layout, root: Path) -> None:
     """Create scripts, so that the lab's commands find the programs of this root."""
     layout.programs.mkdir(parents=True)
     for folder in FOLDERS:

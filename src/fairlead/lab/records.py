@@ -21,13 +21,13 @@ from fairlead.lab.layout import RUN_DIR, Chassis, Layout
 
 SOURCE_PORTS = range(33_000, 61_000)
 """Source ports of traffic. Lower ones are those that tests name, and below those the kernel's
-(`namespaces.CHOSEN_PORTS`)."""
+(`namespaces.EPHEMERAL_PORTS`)."""
 
 
-class Hold(IntEnum):
+class LockMode(IntEnum):
     """Lock modes: `up` and `down` are exclusive; workloads are added and removed concurrently."""
 
-    ALONE = fcntl.LOCK_EX
+    EXCLUSIVE = fcntl.LOCK_EX
     SHARED = fcntl.LOCK_SH
 
 
@@ -47,23 +47,23 @@ class Dataplane(StrEnum):
     NATIVE = "native"
 
 
-FILES = {Dataplane.OVN: "lab.json", Dataplane.NATIVE: "native.json"}
+RECORD_FILES = {Dataplane.OVN: "lab.json", Dataplane.NATIVE: "native.json"}
 """File of a lab's own record, by dataplane."""
 
 R = TypeVar("R")
 
 
-class Named(Protocol):
+class WorkloadRecord(Protocol):
     @property
     def name(self) -> str: ...
 
 
-W = TypeVar("W", bound=Named)
+W = TypeVar("W", bound=WorkloadRecord)
 
 
 def find_dataplane(layout: Layout) -> Dataplane | None:
     """Return the dataplane of a running lab, or None."""
-    return next((each for each, file in FILES.items() if (layout.directory / file).exists()), None)
+    return next((each for each, file in RECORD_FILES.items() if (layout.directory / file).exists()), None)
 
 
 def require_dataplane(layout: Layout, wanted: Dataplane) -> None:
@@ -73,13 +73,13 @@ def require_dataplane(layout: Layout, wanted: Dataplane) -> None:
 
 
 def write_lab(layout: Layout, dataplane: Dataplane, record: object) -> None:
-    path = layout.directory / FILES[dataplane]
-    os.replace(_draft(path, record), path)
+    path = layout.directory / RECORD_FILES[dataplane]
+    os.replace(_write_draft(path, record), path)
 
 
 def read_record(layout: Layout, dataplane: Dataplane, kind: type[R]) -> R:
     try:
-        return msgspec.json.decode((layout.directory / FILES[dataplane]).read_bytes(), type=kind)
+        return msgspec.json.decode((layout.directory / RECORD_FILES[dataplane]).read_bytes(), type=kind)
     except FileNotFoundError:
         raise LabNotFound(layout.name) from None
 
@@ -102,10 +102,10 @@ def read_chassis(layout: Layout) -> tuple[str, ...]:
     return tuple(node.name for node in read_record(layout, dataplane, _Nodes).chassis)
 
 
-def write_workload(layout: Layout, workload: Named) -> None:
+def write_workload(layout: Layout, workload: WorkloadRecord) -> None:
     """Write a new record; raises WorkloadExists for one of two concurrent writers of the same name."""
     path = _workload_path(layout, workload.name)
-    draft = _draft(path, workload)
+    draft = _write_draft(path, workload)
     try:
         os.link(draft, path)
     except FileExistsError:
@@ -114,9 +114,9 @@ def write_workload(layout: Layout, workload: Named) -> None:
         draft.unlink()
 
 
-def replace_workload(layout: Layout, workload: Named) -> None:
+def replace_workload(layout: Layout, workload: WorkloadRecord) -> None:
     path = _workload_path(layout, workload.name)
-    os.replace(_draft(path, workload), path)
+    os.replace(_write_draft(path, workload), path)
 
 
 def delete_workload(layout: Layout, name: str) -> None:
@@ -138,7 +138,7 @@ def read_workload(layout: Layout, name: str, kind: type[W]) -> W:
     return workloads[name]
 
 
-def take_source_ports(layout: Layout, place: str, count: int) -> int:
+def allocate_source_ports(layout: Layout, place: str, count: int) -> int:
     """Reserve `count` source ports, the least recently used ones of the workload, and return the first.
 
     A switch keeps the state of a closed connection for some seconds, so a port that is reused earlier may match an old
@@ -160,21 +160,21 @@ def _workload_path(layout: Layout, name: str) -> Path:
     return layout.directory / f"workload-{name}.json"
 
 
-def _draft(path: Path, record: object) -> Path:
+def _write_draft(path: Path, record: object) -> Path:
     draft = path.with_name(f".{path.name}.{os.getpid()}.{id(record)}")
     draft.write_bytes(msgspec.json.format(msgspec.json.encode(record)) + b"\n")
     return draft
 
 
 @contextmanager
-def locked(layout: Layout, hold: Hold) -> Iterator[None]:
+def locked(layout: Layout, hold: LockMode) -> Iterator[None]:
     """Hold the lab's lock for the block. Later callers wait; the kernel releases the lock of a killed holder. The last
     lab removes the lock's directory."""
-    descriptor = _acquire(layout.lock, hold)
+    descriptor = _open_locked(layout.lock, hold)
     try:
         yield
     finally:
-        if hold is Hold.ALONE and not layout.directory.exists():
+        if hold is LockMode.EXCLUSIVE and not layout.directory.exists():
             layout.lock.unlink()
             _remove_empty(layout.run_dir)
         os.close(descriptor)
@@ -188,7 +188,7 @@ def _remove_empty(run_dir: Path) -> None:
             run_dir.parent.rmdir()
 
 
-def _acquire(path: Path, hold: Hold) -> int:
+def _open_locked(path: Path, hold: LockMode) -> int:
     """Open and lock the file. A file that was removed during the wait locks nothing, so the open is repeated."""
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -49,12 +49,12 @@ async def relay(host: str, port: int, reader: asyncio.StreamReader, writer: asyn
     with contextlib.suppress(OSError):
         there = await asyncio.open_connection(host, port)
         with contextlib.suppress(OSError):
-            await asyncio.gather(_pass_on(reader, there[1]), _pass_on(there[0], writer))
+            await asyncio.gather(_copy(reader, there[1]), _copy(there[0], writer))
         there[1].close()
     writer.close()
 
 
-async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     try:
         while chunk := await reader.read(CHUNK):
             writer.write(chunk)

@@ -18,22 +18,22 @@ from time import monotonic, sleep
 from fairlead.lab import agents, processes, records
 from fairlead.lab.errors import LabError
 from fairlead.lab.layout import Layout
-from fairlead.lab.patience import patient
-from fairlead.lab.processes import MARK
+from fairlead.lab.patience import scale_timeout
+from fairlead.lab.processes import LAB_VARIABLE
 from fairlead.lab.records import Dataplane
 
-NOTHING: Mapping[str, str] = {}
+NO_ENVIRONMENT: Mapping[str, str] = {}
 DEFAULT_LISTEN = "127.0.0.1:9876"
-START_SECONDS = patient(60.0)
-LOOK_SECONDS = 0.05
-NATIVE = {
+START_TIMEOUT = scale_timeout(60.0)
+POLL_INTERVAL = 0.05
+NATIVE_ENVIRONMENT = {
     "FAIRLEAD_PROVIDERS_NAMES": "native=native",
     "FAIRLEAD_PROVIDERS_DEFAULT": "native",
     "FAIRLEAD_HEALTH_PROBER": "agents",
 }
 """A server of plain hosts alone: it knows of no OVN."""
 
-CLOUDS = """clouds:
+CLOUDS_YAML = """clouds:
   fairlead:
     auth_type: none
     auth:
@@ -41,7 +41,7 @@ CLOUDS = """clouds:
     network_endpoint_override: {url}/network
     load_balancer_endpoint_override: {url}/load-balancer
 """
-OPENRC = """export OS_CLIENT_CONFIG_FILE={folder}/clouds.yaml
+OPENRC_TEMPLATE = """export OS_CLIENT_CONFIG_FILE={folder}/clouds.yaml
 export OS_CLOUD=fairlead
 export INCUS_SOCKET={socket} INCUS_CONF={folder}/incus
 export LXD_SOCKET={socket} LXD_CONF={folder}/lxc
@@ -88,21 +88,21 @@ class Service:
         }
 
 
-def start(layout: Layout, listen: str = DEFAULT_LISTEN, more: Mapping[str, str] = NOTHING) -> Service:
+def start(layout: Layout, listen: str = DEFAULT_LISTEN, more: Mapping[str, str] = NO_ENVIRONMENT) -> Service:
     """With `more` in its environment. Returns when it answers.
 
     A server that this lab has already is ended first; its store stays.
     """
     service = Service(url=f"http://{listen}", folder=layout.directory / "fairlead")
-    running = _running(layout, service)
-    if running != listen and _answers(service):
+    running = _find_listen_address(layout, service)
+    if running != listen and _is_answering(service):
         raise LabError(f"something else answers on {listen}, another lab's server maybe; choose another address")
     stop(layout, service)
     service.folder.mkdir(parents=True, exist_ok=True)
-    (service.folder / "clouds.yaml").write_text(CLOUDS.format(url=service.url))
+    (service.folder / "clouds.yaml").write_text(CLOUDS_YAML.format(url=service.url))
     service.openrc.write_text(
-        OPENRC.format(url=service.url, folder=service.folder, lab=layout.name, socket=service.socket)
-        + "".join(f"export {name}={value}\n" for name, value in _databases(layout).items())
+        OPENRC_TEMPLATE.format(url=service.url, folder=service.folder, lab=layout.name, socket=service.socket)
+        + "".join(f"export {name}={value}\n" for name, value in _database_environment(layout).items())
     )
     server = processes.launch("server", {**_server_environment(layout, service, listen), **more}, service.log)
     service.pidfile.write_text(str(server.pid))
@@ -116,7 +116,7 @@ def stop(layout: Layout, service: Service) -> None:
     if pid is not None:
         processes.end([pid], lambda each: processes.is_marked(each, layout.directory))
     if service.process is not None:
-        service.process.wait(timeout=START_SECONDS)
+        service.process.wait(timeout=START_TIMEOUT)
 
 
 def describe(layout: Layout) -> tuple[str, ...]:
@@ -124,11 +124,11 @@ def describe(layout: Layout) -> tuple[str, ...]:
     service = Service(url="", folder=layout.directory / "fairlead")
     if not service.folder.exists():
         return ()
-    listen = _running(layout, service)
+    listen = _find_listen_address(layout, service)
     if listen is None:
-        where = "" if (last := _last_listen(service)) in ("", DEFAULT_LISTEN) else f" {last}"
+        where = "" if (last := _read_last_listen_address(service)) in ("", DEFAULT_LISTEN) else f" {last}"
         return (f"NOT running; start it with: fairlead lab up --name {layout.name} --serve{where}; log: {service.log}",)
-    counting = ", ".join(agents.running(layout)) or "no chassis"
+    counting = ", ".join(agents.list_running(layout)) or "no chassis"
     return (
         f"serves on {listen}; log: {service.log}",
         f"agents on {counting}",
@@ -136,13 +136,13 @@ def describe(layout: Layout) -> tuple[str, ...]:
     )
 
 
-def find_url(layout: Layout) -> str | None:
+def find_server_url(layout: Layout) -> str | None:
     """Of this lab's server, if it runs."""
-    listen = _running(layout, Service(url="", folder=layout.directory / "fairlead"))
+    listen = _find_listen_address(layout, Service(url="", folder=layout.directory / "fairlead"))
     return None if listen is None else f"http://{listen}"
 
 
-def _last_listen(service: Service) -> str:
+def _read_last_listen_address(service: Service) -> str:
     """Where the last server listened, as its clients were told."""
     with contextlib.suppress(FileNotFoundError):
         found = re.search("endpoint: http://(.*)", (service.folder / "clouds.yaml").read_text())
@@ -150,7 +150,7 @@ def _last_listen(service: Service) -> str:
     return ""
 
 
-def _running(layout: Layout, service: Service) -> str | None:
+def _find_listen_address(layout: Layout, service: Service) -> str | None:
     """Where this lab's own server listens, if it lives."""
     pid = processes.read_pidfile(service.pidfile)
     if pid is None or not processes.is_marked(pid, layout.directory):
@@ -162,7 +162,7 @@ def _running(layout: Layout, service: Service) -> str | None:
 
 def _server_environment(layout: Layout, service: Service, listen: str) -> dict[str, str]:
     return {
-        MARK: str(layout.directory),
+        LAB_VARIABLE: str(layout.directory),
         "PATH": layout.search_path,
         "FAIRLEAD_SERVER_LISTEN": listen,
         "FAIRLEAD_STORE_PATH": str(service.folder / "fairlead.db"),
@@ -172,15 +172,15 @@ def _server_environment(layout: Layout, service: Service, listen: str) -> dict[s
 
 def _dataplane_environment(layout: Layout, service: Service) -> dict[str, str]:
     if records.find_dataplane(layout) is Dataplane.NATIVE:
-        return NATIVE
+        return NATIVE_ENVIRONMENT
     return {
         "FAIRLEAD_LXD_SOCKET": f"unix:{service.socket}",
-        **_databases(layout),
+        **_database_environment(layout),
         "FAIRLEAD_OVN_GATEWAY_CHASSIS": ",".join(records.read_chassis(layout)),
     }
 
 
-def _databases(layout: Layout) -> dict[str, str]:
+def _database_environment(layout: Layout) -> dict[str, str]:
     """Where OVN's are, for the server and for who asks them by `fairlead trace`; plain hosts have none."""
     if records.find_dataplane(layout) is Dataplane.NATIVE:
         return {}
@@ -189,18 +189,18 @@ def _databases(layout: Layout) -> dict[str, str]:
 
 def _await_answer(server: "subprocess.Popen[bytes]", service: Service) -> None:
     """A process that has just begun can only be asked again and again."""
-    deadline = monotonic() + START_SECONDS
+    deadline = monotonic() + START_TIMEOUT
     while monotonic() < deadline:
-        if _answers(service):
+        if _is_answering(service):
             return
         if server.poll() is not None:
             break
-        sleep(LOOK_SECONDS)
+        sleep(POLL_INTERVAL)
     tail = "\n".join(service.log.read_text(errors="replace").splitlines()[-10:])
     raise LabError(f"the Fairlead server does not answer on {service.url}; its log ends:\n{tail}")
 
 
-def _answers(service: Service) -> bool:
+def _is_answering(service: Service) -> bool:
     try:
         with urllib.request.urlopen(service.url, timeout=2) as answer:
             return bool(answer.status == 200)

@@ -107,7 +107,7 @@ def read_status(layout: Layout, record: LabRecord) -> LabStatus:
 def _processes(layout: Layout, record: LabRecord, workloads: Sequence[Workload]) -> Iterator[ProcessStatus]:
     expected = [(CENTRAL, program) for program in central.PROGRAMS]
     expected += [(node.name, program) for node in record.chassis for program in chassis.PROGRAMS]
-    expected += [(each.name, workload.ANSWER) for each in workloads if each.serve]
+    expected += [(each.name, workload.SERVER_NAME) for each in workloads if each.serve]
     for node, program in expected:
         pid = read_pidfile(layout.node_directory(node) / f"{program}.pid")
         alive = pid is not None and is_marked(pid, layout.directory)

@@ -20,17 +20,19 @@ from time import monotonic, time
 
 import msgspec
 
-from fairlead.lab.clients import CHUNK, Garbled, Protocol, Traffic, ask_line, classify, open_socket
-from fairlead.lab.load import STARTED, Broken, Load, LoadResult, Target
+from fairlead.lab.clients import CHUNK, InvalidReply, Protocol, Traffic, classify, exchange_line, open_socket
+from fairlead.lab.load import STARTED_LINE, FailedConnection, Load, LoadResult, Target
 
-AGAIN_SECONDS = 1.0
+RETRANSMIT_SECONDS = 1.0
 
 
 async def run(load: Load, ended: asyncio.Event) -> LoadResult:
     result, answers, held = LoadResult(), Counter[str](), Counter[str]()
     ports = iter(range(load.source_port_from, load.source_port_from + load.held + load.count))
     keepers = [
-        asyncio.create_task(_keep(load, load.targets[number % len(load.targets)], next(ports), result, ended))
+        asyncio.create_task(
+            _hold_connection(load, load.targets[number % len(load.targets)], next(ports), result, ended)
+        )
         for number in range(load.held)
     ]
     asking: set[asyncio.Task[None]] = set()
@@ -38,7 +40,7 @@ async def run(load: Load, ended: asyncio.Event) -> LoadResult:
     while number < load.count and not ended.is_set() and monotonic() < begun + load.seconds:
         asking.add(
             task := asyncio.create_task(
-                _ask(load, load.targets[number % len(load.targets)], next(ports), result, answers)
+                _open_and_exchange(load, load.targets[number % len(load.targets)], next(ports), result, answers)
             )
         )
         task.add_done_callback(asking.discard)
@@ -61,58 +63,60 @@ async def _pause(ended: asyncio.Event, until: float) -> None:
         pass
 
 
-def _traffic(load: Load, target: Target) -> Traffic:
+def _traffic_to(load: Load, target: Target) -> Traffic:
     return Traffic(to=target.to, port=target.port, protocol=target.protocol, timeout=load.timeout)
 
 
-async def _ask(load: Load, target: Target, port: int, result: LoadResult, answers: Counter[str]) -> None:
-    began, traffic = monotonic(), _traffic(load, target)
+async def _open_and_exchange(load: Load, target: Target, port: int, result: LoadResult, answers: Counter[str]) -> None:
+    began, traffic = monotonic(), _traffic_to(load, target)
     try:
         async with asyncio.timeout(load.timeout):
             with open_socket(traffic, port) as client:
                 await asyncio.get_running_loop().sock_connect(client, (target.to, target.port))
-                answers[await _talk(traffic, client, b"%d" % port, result)] += 1
-    except (OSError, Garbled) as error:
-        result.broken.append(Broken(at=time(), kind=classify(error), target=target, source_port=port))
+                answers[await _exchange(traffic, client, b"%d" % port, result)] += 1
+    except (OSError, InvalidReply) as error:
+        result.failed.append(FailedConnection(at=time(), kind=classify(error), target=target, source_port=port))
     else:
         took = monotonic() - began
-        if target.protocol is Protocol.TCP and took > AGAIN_SECONDS:
-            result.again.append(time() - took)
+        if target.protocol is Protocol.TCP and took > RETRANSMIT_SECONDS:
+            result.retransmissions.append(time() - took)
 
 
-async def _talk(traffic: Traffic, client: socket.socket, payload: bytes, result: LoadResult) -> str:
+async def _exchange(traffic: Traffic, client: socket.socket, payload: bytes, result: LoadResult) -> str:
     if traffic.protocol is Protocol.TCP:
-        return await ask_line(payload, client)
+        return await exchange_line(payload, client)
     loop = asyncio.get_running_loop()
     while True:
         await loop.sock_sendall(client, payload)
         with suppress(TimeoutError):
-            async with asyncio.timeout(AGAIN_SECONDS):
+            async with asyncio.timeout(RETRANSMIT_SECONDS):
                 while True:
                     name, _, echoed = (await loop.sock_recv(client, CHUNK)).partition(b" ")
                     if echoed == payload:  # otherwise a reply to an earlier, retransmitted datagram
                         return name.decode()
-        result.again.append(time() - AGAIN_SECONDS)
+        result.retransmissions.append(time() - RETRANSMIT_SECONDS)
 
 
-async def _keep(load: Load, target: Target, port: int, result: LoadResult, ended: asyncio.Event) -> str:
+async def _hold_connection(load: Load, target: Target, port: int, result: LoadResult, ended: asyncio.Event) -> str:
     """Hold a connection until the end. Returns its member, or "" if it failed."""
-    member, traffic, asked = "", _traffic(load, target), 0
+    member, traffic, asked = "", _traffic_to(load, target), 0
     try:
         with open_socket(traffic, port) as client:
             async with asyncio.timeout(load.timeout):
                 await asyncio.get_running_loop().sock_connect(client, (target.to, target.port))
             while not ended.is_set():
                 async with asyncio.timeout(load.timeout):
-                    name = await _talk(traffic, client, b"%d-%d" % (port, asked), result)
+                    name = await _exchange(traffic, client, b"%d-%d" % (port, asked), result)
                 if member not in ("", name):
-                    raise Garbled(f"moved-to-{name}")
+                    raise InvalidReply(f"moved-to-{name}")
                 member, asked = name, asked + 1
-                result.asked += 1
+                result.exchanges += 1
                 await _pause(ended, monotonic() + load.period)
-    except (OSError, Garbled) as error:
+    except (OSError, InvalidReply) as error:
         kind = classify(error)
-        result.broken.append(Broken(at=time(), kind=kind, target=target, source_port=port, member=member or "nobody"))
+        result.failed.append(
+            FailedConnection(at=time(), kind=kind, target=target, source_port=port, member=member or "nobody")
+        )
         return ""
     return member
 
@@ -127,7 +131,7 @@ async def _main(load: Load) -> LoadResult:
             ended.set()
 
     loop.add_reader(sys.stdin.fileno(), heard)
-    print(STARTED, flush=True)
+    print(STARTED_LINE, flush=True)
     return await run(load, ended)
 
 

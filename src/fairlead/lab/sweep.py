@@ -13,33 +13,33 @@ from fairlead.lab import agents, namespaces, processes
 from fairlead.lab.errors import CommandFailed, LabError
 from fairlead.lab.layout import Layout
 
-PASSES = 5
+MAX_PASSES = 5
 
 
-def remains(layout: Layout) -> bool:
+def has_remains(layout: Layout) -> bool:
     """Return whether anything of the lab is on the machine."""
     return layout.directory.exists() or bool(namespaces.existing(layout.prefix) or _marked(layout))
 
 
-def sweep(layout: Layout) -> None:
+def remove_all(layout: Layout) -> None:
     """Remove the lab, repeated until nothing is found, because a child of a killed `up` may still run."""
-    for _ in range(PASSES):
-        if not remains(layout):
+    for _ in range(MAX_PASSES):
+        if not has_remains(layout):
             return
         _end_processes(layout)
         for namespace in namespaces.existing(layout.prefix):
             with suppress(CommandFailed):
                 namespaces.delete(namespace)
-        agents.remove_memory(layout)
+        agents.remove_memory_directories(layout)
         shutil.rmtree(layout.directory, ignore_errors=True)
-    if remains(layout):
+    if has_remains(layout):
         raise LabError(f"cannot remove {layout.directory} or a namespace {layout.prefix}*; see: ip netns list")
 
 
 def _end_processes(layout: Layout) -> None:
     """End the processes, ovn-controllers first: at exit they still use the databases, and wait if those are gone."""
     found = _processes(layout)
-    processes.end(processes.named(found, "ovn-controller"), lambda pid: pid in _processes(layout))
+    processes.end(processes.select_by_name(found, "ovn-controller"), lambda pid: pid in _processes(layout))
     found = _processes(layout)
     processes.end(found, lambda pid: pid in found)
 
@@ -51,4 +51,4 @@ def _processes(layout: Layout) -> frozenset[int]:
 
 def _marked(layout: Layout) -> frozenset[int]:
     """Return marked processes, except this one, which a shell of the lab may have started."""
-    return processes.marked(layout.directory) - {os.getpid()}
+    return processes.find_marked(layout.directory) - {os.getpid()}

@@ -23,15 +23,15 @@ TUNSETIFF = 0x400454CA
 IFF_TAP, IFF_NO_PI = 0x0002, 0x1000
 MAX_FRAME = 1 << 16
 PIDFILE = "tap.pid"
-WAITING = "t-"
+TEMPORARY_PREFIX = "t-"
 """The first letters of the workload's device before it is moved into its namespace and gets its name."""
 
 
-def connect(layout: Layout, name: str, near: namespaces.LinkEnd, far: namespaces.LinkEnd, mtu: int) -> None:
+def create_tap_link(layout: Layout, name: str, near: namespaces.LinkEnd, far: namespaces.LinkEnd, mtu: int) -> None:
     """Return when both devices are up. `near` is the end that a switch takes."""
     directory = layout.node_directory(name)
     directory.mkdir(parents=True, exist_ok=True)
-    waiting = f"{WAITING}{near.device}"[:15]
+    waiting = f"{TEMPORARY_PREFIX}{near.device}"[:15]
     argv = (sys.executable, "-m", "fairlead.lab.taps", near.device, waiting, str(directory / PIDFILE))
     run(Command(argv=namespaces.inside(near.namespace, argv), environment=layout.environment(name)))
     address = f" address {far.address}" if far.address else ""
@@ -45,7 +45,7 @@ def connect(layout: Layout, name: str, near: namespaces.LinkEnd, far: namespaces
     namespaces.configure(far.namespace, [f"link set {waiting} name {far.device} mtu {mtu}{address} up"])
 
 
-def disconnect(layout: Layout, name: str) -> None:
+def remove_tap_link(layout: Layout, name: str) -> None:
     """End the program, if there is one; the devices are gone then."""
     pid = processes.read_pidfile(layout.node_directory(name) / PIDFILE)
     if pid is not None:
@@ -60,7 +60,7 @@ def open_tap(device: str) -> int:
     return file
 
 
-def copy(files: Sequence[int]) -> None:
+def copy_frames(files: Sequence[int]) -> None:
     """Copy frames both ways until a device is gone."""
     one, other = files
     facing = {one: other, other: one}
@@ -91,7 +91,7 @@ def main() -> int:
     for stream in range(3):
         os.dup2(null, stream)
     with suppress(OSError):  # the device was deleted
-        copy(files)
+        copy_frames(files)
     return 0
 
 

@@ -9,8 +9,8 @@ from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface, ip
 
 from fairlead.dataplane.ovn_trace import (
     OPTIONS,
-    Echo,
-    Neighbour,
+    IcmpEcho,
+    NeighbourPort,
     Packet,
     Sctp,
     Sender,
@@ -28,7 +28,7 @@ from fairlead.lab.workload import Workload
 
 Address = IPv4Address | IPv6Address
 Interface = IPv4Interface | IPv6Interface
-__all__ = ["OPTIONS", "Address", "Echo", "Packet", "Sctp", "Tcp", "Udp"]
+__all__ = ["OPTIONS", "Address", "IcmpEcho", "Packet", "Sctp", "Tcp", "Udp"]
 
 
 def compose_microflow(source: Workload, destination: Address, packet: Packet, next_hop_mac: str) -> str:
@@ -62,7 +62,7 @@ def choose_next_hop(source: Workload, destination: Address) -> Address:
     raise Unreachable(f"{destination} is not on a network of workload {source.name!r}, which has no gateway to it")
 
 
-def choose_mac(neighbours: Sequence[Neighbour], next_hop: Address) -> str:
+def choose_mac(neighbours: Sequence[NeighbourPort], next_hop: Address) -> str:
     """Return the MAC of the next hop; raises Unreachable."""
     try:
         return choose_mac_of(neighbours, next_hop)
@@ -70,7 +70,7 @@ def choose_mac(neighbours: Sequence[Neighbour], next_hop: Address) -> str:
         raise Unreachable(str(error)) from None
 
 
-def read_neighbours(layout: Layout, source: Workload) -> tuple[Neighbour, ...]:
+def read_neighbours(layout: Layout, source: Workload) -> tuple[NeighbourPort, ...]:
     """Return the ports on the datapath of the workload's port; addresses of a router's port come from its peer."""
     client = southbound(layout)
     columns = ("logical_port", "datapath", "type", "mac", "options")
@@ -81,11 +81,11 @@ def read_neighbours(layout: Layout, source: Workload) -> tuple[Neighbour, ...]:
     return tuple(neighbour for port in ports for neighbour in _neighbours(client, columns, port))
 
 
-def _neighbours(client: Command, columns: Sequence[str], port: Row) -> Iterator[Neighbour]:
+def _neighbours(client: Command, columns: Sequence[str], port: Row) -> Iterator[NeighbourPort]:
     peer = port.mapping("options").get("peer", "")
     rows = find(client, "Port_Binding", columns, f'logical_port="{peer}"') if peer else (port,)
     for row in rows:
         for mac, *addresses in (entry.split() for entry in row.texts("mac")):
             if ":" in mac:
                 known = tuple(ip_interface(address) for address in addresses)
-                yield Neighbour(mac=mac, addresses=known, of_router=bool(peer))
+                yield NeighbourPort(mac=mac, addresses=known, of_router=bool(peer))

@@ -56,4 +56,4 @@ def _packet(arguments: argparse.Namespace) -> Packet:
         return trace.Udp(port=arguments.udp)
     if arguments.sctp is not None:
         return trace.Sctp(port=arguments.sctp)
-    return trace.Echo()
+    return trace.IcmpEcho()

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from fairlead.lab.clients import CHUNK, Garbled, Protocol, Traffic, TrafficResult, classify, open_socket, send
-from fairlead.lab.held import CONNECTED, FAILED
+from fairlead.lab.clients import CHUNK, InvalidReply, Protocol, Traffic, TrafficResult, classify, open_socket, send
+from fairlead.lab.held import CONNECTED_PREFIX, FAILED_PREFIX
 
 __all__ = ["Protocol", "Traffic", "TrafficResult", "hold", "main", "send"]
 
@@ -30,16 +30,16 @@ def hold(traffic: Traffic) -> int:
         with open_socket(traffic, traffic.source_port_from or 0) as client:
             client.settimeout(traffic.timeout)
             client.connect((traffic.to, traffic.port))
-            print(CONNECTED, client.getsockname()[1], flush=True)
+            print(CONNECTED_PREFIX, client.getsockname()[1], flush=True)
             for line in sys.stdin:
-                print(_poke(traffic, client, line), flush=True)
-    except (OSError, Garbled) as error:
-        print(FAILED, classify(error), flush=True)
+                print(_exchange_line(traffic, client, line), flush=True)
+    except (OSError, InvalidReply) as error:
+        print(FAILED_PREFIX, classify(error), flush=True)
         return 1
     return 0
 
 
-def _poke(traffic: Traffic, client: socket.socket, line: str) -> str:
+def _exchange_line(traffic: Traffic, client: socket.socket, line: str) -> str:
     if traffic.protocol is Protocol.UDP:
         client.sendall(line.rstrip("\n").encode())
         return client.recv(CHUNK).decode()
@@ -63,17 +63,17 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--to", required=True, metavar="ADDR", help="IPv4 or IPv6 address")
     parser.add_argument("--port", type=int, required=True, metavar="P")
     parser.add_argument("--protocol", type=Protocol, choices=list(Protocol), default=Protocol.TCP)
-    parser.add_argument("--count", type=_positive, default=1, metavar="N", help="exchanges to make (1)")
+    parser.add_argument("--count", type=_parse_positive, default=1, metavar="N", help="exchanges to make (1)")
     parser.add_argument("--timeout", type=float, default=2.0, metavar="S", help="seconds for one exchange (2)")
-    parser.add_argument("--concurrency", type=_positive, default=1, metavar="C", help="exchanges at a time (1)")
-    parser.add_argument("--source-port-from", type=_positive, metavar="P", help="use source ports P, P+1, ...")
+    parser.add_argument("--concurrency", type=_parse_positive, default=1, metavar="C", help="exchanges at a time (1)")
+    parser.add_argument("--source-port-from", type=_parse_positive, metavar="P", help="use source ports P, P+1, ...")
     parser.add_argument("--size", type=int, default=0, metavar="BYTES", help="send so many bytes and want them back")
     parser.add_argument("--keys", action="store_true", help="print which source port went to whom")
     parser.add_argument("--hold", action="store_true", help="keep one connection, send the lines of standard input")
     return parser
 
 
-def _positive(text: str) -> int:
+def _parse_positive(text: str) -> int:
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text} is not 1 or more")

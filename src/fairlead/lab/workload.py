@@ -12,14 +12,14 @@ from enum import StrEnum
 from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface, ip_address, ip_interface
 
 from fairlead.lab import namespaces, processes, taps
-from fairlead.lab.chassis import VSCTL_PATIENCE, execute
+from fairlead.lab.chassis import VSCTL_TIMEOUT_OPTION, execute
 from fairlead.lab.errors import InvalidWorkload
 from fairlead.lab.layout import INTEGRATION_BRIDGE, Chassis, Layout, is_node_name, workload_device
 from fairlead.lab.processes import Command, run
 
 GENEVE_MTU = 1442  # 1500 less IPv4 20, UDP 8, geneve 8 with OVN's option 8, inner Ethernet 14
-DEVICE = "eth0"
-ANSWER = "answer"
+WORKLOAD_DEVICE = "eth0"
+SERVER_NAME = "answer"
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 _MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
@@ -48,7 +48,7 @@ class Workload:
 
     def __post_init__(self) -> None:
         """A record that exists can be plugged in: what is wrong with it is said here, before anything is made."""
-        if complaint := next(_complaints(self), ""):
+        if complaint := next(_validation_errors(self), ""):
             raise InvalidWorkload(f"workload {self.name!r}: {complaint}")
 
     @property
@@ -60,8 +60,8 @@ class Workload:
         return tuple(ip_address(gateway) for gateway in self.gateways)
 
 
-def _complaints(workload: Workload) -> Iterator[str]:
-    yield from complaints(workload.name, workload.serve, is_node_name(workload.name))
+def _validation_errors(workload: Workload) -> Iterator[str]:
+    yield from validation_errors(workload.name, workload.serve, is_node_name(workload.name))
     if not _MAC.fullmatch(workload.mac):
         yield f"{workload.mac!r} is no MAC address such as 02:00:00:00:00:11"
     try:
@@ -70,7 +70,7 @@ def _complaints(workload: Workload) -> Iterator[str]:
         yield str(error)
 
 
-def complaints(name: str, ports: Sequence[int], is_taken: bool) -> Iterator[str]:
+def validation_errors(name: str, ports: Sequence[int], is_taken: bool) -> Iterator[str]:
     """About what the machines of every lab have."""
     if not _NAME.fullmatch(name):
         yield "a name is up to 63 lower-case letters, digits and dashes"
@@ -86,26 +86,26 @@ def plug(layout: Layout, node: Chassis, workload: Workload) -> None:
     namespaces.add(namespace)
     device = workload_device(workload.name)
     near = namespaces.LinkEnd(namespace=layout.namespace(node.name), device=device)
-    far = namespaces.LinkEnd(namespace=namespace, device=DEVICE, address=workload.mac)
+    far = namespaces.LinkEnd(namespace=namespace, device=WORKLOAD_DEVICE, address=workload.mac)
     if workload.link is Link.TAP:
-        taps.connect(layout, workload.name, near, far, workload.mtu)
+        taps.create_tap_link(layout, workload.name, near, far, workload.mtu)
     else:
         namespaces.link(near, far, workload.mtu)
-    namespaces.configure(namespace, _addressing(workload))
+    namespaces.configure(namespace, _address_commands(workload))
     _add_port(layout, node, workload)
-    start_answer(layout, workload.name, workload.serve)
+    start_server(layout, workload.name, workload.serve)
 
 
 def _add_port(layout: Layout, node: Chassis, workload: Workload) -> None:
     device, port = workload_device(workload.name), f'external_ids:iface-id="{workload.port_id}"'
     added = ("add-port", INTEGRATION_BRIDGE, device, "--", "set", "Interface", device, port)
-    execute(layout, node, "ovs-vsctl", VSCTL_PATIENCE, *added)
+    execute(layout, node, "ovs-vsctl", VSCTL_TIMEOUT_OPTION, *added)
 
 
-def move(layout: Layout, old: Chassis, new: Chassis, workload: Workload) -> None:
+def migrate(layout: Layout, old: Chassis, new: Chassis, workload: Workload) -> None:
     """Plug it in elsewhere as a live migration does: what runs in it goes on."""
     device = workload_device(workload.name)
-    execute(layout, old, "ovs-vsctl", VSCTL_PATIENCE, "--no-wait", "del-port", INTEGRATION_BRIDGE, device)
+    execute(layout, old, "ovs-vsctl", VSCTL_TIMEOUT_OPTION, "--no-wait", "del-port", INTEGRATION_BRIDGE, device)
     namespaces.move_device(layout.namespace(old.name), layout.namespace(new.name), device)
     _add_port(layout, new, workload)
 
@@ -114,8 +114,8 @@ def unplug(layout: Layout, node: Chassis, workload: Workload) -> None:
     """Undoes whatever part of `plug` was done; the name can be plugged in again at once."""
     device = workload_device(workload.name)
     removed = ("--if-exists", "del-port", INTEGRATION_BRIDGE, device)
-    execute(layout, node, "ovs-vsctl", VSCTL_PATIENCE, "--no-wait", *removed)
-    taps.disconnect(layout, workload.name)
+    execute(layout, node, "ovs-vsctl", VSCTL_TIMEOUT_OPTION, "--no-wait", *removed)
+    taps.remove_tap_link(layout, workload.name)
     namespaces.remove_device(layout.namespace(node.name), device)
     remove(layout, workload.name)
 
@@ -128,21 +128,21 @@ def remove(layout: Layout, name: str) -> None:
         namespaces.delete(namespace)
 
 
-def _addressing(workload: Workload) -> Iterator[str]:
+def _address_commands(workload: Workload) -> Iterator[str]:
     for interface in workload.interfaces:
-        yield f"address add {interface} dev {DEVICE}"
+        yield f"address add {interface} dev {WORKLOAD_DEVICE}"
     for router in workload.routers:
-        yield f"route replace default via {router} dev {DEVICE} onlink"
+        yield f"route replace default via {router} dev {WORKLOAD_DEVICE} onlink"
 
 
-def start_answer(layout: Layout, name: str, serve: Sequence[int]) -> None:
+def start_server(layout: Layout, name: str, serve: Sequence[int]) -> None:
     """The server of a machine that has ports to serve. Returns when it listens."""
     if not serve:
         return
     directory = layout.node_directory(name)
     directory.mkdir(parents=True, exist_ok=True)
     ports = [word for port in serve for word in ("--port", str(port))]
-    files = ("--pidfile", str(directory / f"{ANSWER}.pid"), "--log-file", str(directory / f"{ANSWER}.log"))
+    files = ("--pidfile", str(directory / f"{SERVER_NAME}.pid"), "--log-file", str(directory / f"{SERVER_NAME}.log"))
     argv = (sys.executable, "-m", "fairlead.lab.answer", "--name", name, *ports, *files, "--detach")
     command = namespaces.inside(layout.namespace(name), argv)
     run(Command(argv=command, environment=layout.environment(name)))

@@ -12,14 +12,14 @@ from immutables import Map
 
 from fairlead.model.documents.addresses import IPAddress
 from fairlead.model.documents.agent import Agent
-from fairlead.model.documents.allocations import Taken
+from fairlead.model.documents.allocations import Allocations
 from fairlead.model.documents.balancer_status import PartHistories
 from fairlead.model.documents.catalog import AvailabilityZone, AvailabilityZoneProfile, Flavor, FlavorProfile
 from fairlead.model.documents.chassis import Chassis
 from fairlead.model.documents.enrolment import Node, NodeToken
 from fairlead.model.documents.health import Endpoint, Health, HealthKey
 from fairlead.model.documents.hosts import Block, Host, PrefixKey
-from fairlead.model.documents.indexes import NO_HOLDERS, NO_IDS, Holders, Ids
+from fairlead.model.documents.indexes import NO_IDS, NO_SHARED_KEYS, Ids, SharedKeys
 from fairlead.model.documents.loadbalancer import LoadBalancer, Member, Vip
 from fairlead.model.documents.local_ip import LocalIP, Mode
 from fairlead.model.documents.network import (
@@ -31,29 +31,39 @@ from fairlead.model.documents.network import (
     Segment,
     subnet_with,
 )
-from fairlead.model.documents.observed_proxy import Proxy, WantedProxies
+from fairlead.model.documents.observed_proxy import Proxy, ProxyPortChanges
 from fairlead.model.documents.owner import WITHOUT_DOCUMENTS, Kind, Owner, VipNetwork
 from fairlead.model.documents.port_ranges import HOST_PROXY_PORTS, PortRange
-from fairlead.model.documents.probe_result import Sighting
+from fairlead.model.documents.probe_result import ProbeResult
 from fairlead.model.documents.proxy_place import ProxyPlace
 from fairlead.model.documents.quota import ProbedAddress, Quota, Usage
 from fairlead.model.documents.trust import Certificate, Project, TrustToken
-from fairlead.model.documents.unmanaged import ForeignNetwork, ForeignRouter, is_foreign
-from fairlead.model.documents.unresponsive_nodes import SilentNode
+from fairlead.model.documents.unmanaged import UnmanagedNetwork, UnmanagedRouter, is_unmanaged
+from fairlead.model.documents.unresponsive_nodes import UnresponsiveNode
 
-Choice: TypeAlias = Flavor | FlavorProfile | AvailabilityZone | AvailabilityZoneProfile
+CatalogDocument: TypeAlias = Flavor | FlavorProfile | AvailabilityZone | AvailabilityZoneProfile
 """Documents of the operator's catalog."""
-Trust: TypeAlias = Project | Certificate | TrustToken | Node | NodeToken
+TrustDocument: TypeAlias = Project | Certificate | TrustToken | Node | NodeToken
 """Documents that authenticate clients and nodes, and grant projects."""
-KEPT_SHELF = 2
+ID_SHELF_LENGTH = 2
 """Number of leading characters of an id that form a shelf: 256 shelves list all ids in order."""
-MANAGED = "/"
+OTHER_MANAGERS = "/"
 """Scope of names of networks that another program manages (`network_names`). It is no valid project name."""
-EVERYBODY = ""
+ANY_PROJECT = ""
 """Project id of external networks in lookups by project; no project has this id."""
 _Key = TypeVar("_Key")
 Aggregate: TypeAlias = (
-    Network | Port | Router | Host | LoadBalancer | FloatingIP | LocalIP | Choice | Quota | Trust | SilentNode
+    Network
+    | Port
+    | Router
+    | Host
+    | LoadBalancer
+    | FloatingIP
+    | LocalIP
+    | CatalogDocument
+    | Quota
+    | TrustDocument
+    | UnresponsiveNode
 )
 
 
@@ -85,14 +95,14 @@ class Snapshot:
     nodes: Map[str, Node] = Map()
     """Chassis name -> node. Enrolment tokens use the same key."""
     node_tokens: Map[str, NodeToken] = Map()
-    silent_nodes: Map[str, SilentNode] = Map()
+    unresponsive_nodes: Map[str, UnresponsiveNode] = Map()
     """Chassis name -> last reports of an unresponsive node."""
     generations: Map[Owner, int] = Map()
 
     # Facts (`model/registry/facts.py`): observed, never stored
     health: Map[Endpoint, Health] = Map()
     """Results of OVN's own probes, for all monitors."""
-    sightings: Map[Endpoint, Sighting] = Map()
+    sightings: Map[Endpoint, ProbeResult] = Map()
     """Probe results of agents; they have priority over OVN's (`model/queries/delegated_probing.py`)."""
     agents: Map[str, Agent] = Map()
     """Chassis -> its agent; absent without one."""
@@ -110,7 +120,7 @@ class Snapshot:
     """Whether agents probe members and replicas; otherwise OVN does."""
     proxies: Map[str, Proxy] = Map()
     """Port of a proxy, or id of a plain host's proxy (`proxy_place.host_proxy_id`) -> state reported by its agent."""
-    wanted_proxies: Map[ProxyPlace, WantedProxies] = Map()
+    wanted_proxies: Map[ProxyPlace, ProxyPortChanges] = Map()
     """Place on an unmanaged network -> ports of proxies to create and delete there
     (`model/queries/unmanaged_proxy_ports.py`)."""
     refused_proxies: Map[str, str] = Map()
@@ -183,7 +193,7 @@ class Snapshot:
     near_members: Map[IPAddress, Ids] = Map()
     """Address -> such load balancers with a near member there."""
     kept_balancers: Map[str, Ids] = Map()
-    """Shelf (`KEPT_SHELF`) of an id -> load balancers that another service also stores."""
+    """Shelf (`ID_SHELF_LENGTH`) of an id -> load balancers that another service also stores."""
     described_on: Map[str, Ids] = Map()
     """Network -> load balancers with a declarative spec for it."""
     network_routers: Map[str, Ids] = Map()
@@ -204,12 +214,12 @@ class Snapshot:
     member_blocks: Map[Block, Ids] = Map()
     """Block -> load balancers with a member in it (`behind.balancers_behind`)."""
     project_networks: Map[str, Ids] = Map()
-    """Project -> its networks; `EVERYBODY` has the external ones."""
+    """Project -> its networks; `ANY_PROJECT` has the external ones."""
     network_names: Map[tuple[str, str], Ids] = Map()
-    """(project or `EVERYBODY`, name) -> networks with the name."""
-    addresses: Holders = NO_HOLDERS
+    """(project or `ANY_PROJECT`, name) -> networks with the name."""
+    addresses: SharedKeys = NO_SHARED_KEYS
     """(network, address) -> the port with the address."""
-    taken: Taken = Map()
+    taken: Allocations = Map()
     """Allocated addresses, for finding a free one (`taken`)."""
     macs: Map[str, str] = Map()
     monitored_local_ips: Map[str, str] = Map()
@@ -276,22 +286,22 @@ def vip_gateway(snapshot: Snapshot, balancer: LoadBalancer) -> ExternalGateway |
     router = snapshot.routers.get(balancer.router_id or "")
     if router is None or router.gateway is None or router.project_id != balancer.project_id:
         return None
-    is_there = router.gateway.network_id == balancer.vip.network_id and leads_out(snapshot, router)
+    is_there = router.gateway.network_id == balancer.vip.network_id and has_working_gateway(snapshot, router)
     return router.gateway if is_there else None
 
 
-def leads_out(snapshot: Snapshot, router: Router | ForeignRouter) -> bool:
+def has_working_gateway(snapshot: Snapshot, router: Router | UnmanagedRouter) -> bool:
     """Return whether the router has a gateway with an address. An external network without a subnet gives it none."""
     if router.gateway is None:
         return False
     port = snapshot.ports.get(router.gateway.port_id)
-    return port is None or is_foreign(port) or bool(port.fixed_ips)
+    return port is None or is_unmanaged(port) or bool(port.fixed_ips)
 
 
-def is_at_gateway(snapshot: Snapshot, balancer: LoadBalancer) -> bool:
+def uses_gateway_addresses(snapshot: Snapshot, balancer: LoadBalancer) -> bool:
     """Return whether the VIPs are addresses of the gateway's own port; the VIP port then has none."""
     port = snapshot.ports.get(balancer.vip.port_id)
-    return port is not None and not is_foreign(port) and not port.fixed_ips
+    return port is not None and not is_unmanaged(port) and not port.fixed_ips
 
 
 def gateway_addresses(snapshot: Snapshot, balancer: LoadBalancer) -> frozenset[IPAddress]:
@@ -301,17 +311,17 @@ def gateway_addresses(snapshot: Snapshot, balancer: LoadBalancer) -> frozenset[I
     return frozenset() if port is None else frozenset(fixed.address for fixed in port.fixed_ips)
 
 
-def held_vips(snapshot: Snapshot, balancer: LoadBalancer) -> tuple[Vip, ...]:
+def find_owned_vips(snapshot: Snapshot, balancer: LoadBalancer) -> tuple[Vip, ...]:
     """Return the VIPs with an address that the load balancer still has.
 
     On an unmanaged network these are the addresses of its port there: a deleted or changed port releases them, and
     another project may get them. The same applies to VIPs that are addresses of the router's gateway port.
     """
     network = snapshot.networks.get(balancer.vip.network_id)
-    if balancer.router_id is not None and is_at_gateway(snapshot, balancer):
+    if balancer.router_id is not None and uses_gateway_addresses(snapshot, balancer):
         at_gateway = gateway_addresses(snapshot, balancer)
         return tuple(vip for vip in balancer.vips if vip.address in at_gateway)
-    if not isinstance(network, ForeignNetwork):
+    if not isinstance(network, UnmanagedNetwork):
         return balancer.vips
     port = snapshot.ports.get(balancer.vip.port_id)
     has = {fixed.address for fixed in port.fixed_ips} if port and port.network_id == network.id else set()
@@ -329,13 +339,13 @@ def vip_owners(snapshot: Snapshot, network_id: str) -> Iterator[Owner]:
                 yield found.owner
 
 
-def near_owners(snapshot: Snapshot, network_id: str) -> Iterator[Owner]:
+def per_chassis_owners(snapshot: Snapshot, network_id: str) -> Iterator[Owner]:
     """Yield the owners shared by load balancers with a decision per chassis on a network."""
     projects = snapshot.near_projects.get(network_id, NO_IDS)
-    return (vip_network(snapshot, network_id, project_id).near for project_id in projects)
+    return (vip_network(snapshot, network_id, project_id).per_chassis_owner for project_id in projects)
 
 
-def passing_local_ips(snapshot: Snapshot, places: Set[VipNetwork]) -> Iterator[Owner]:
+def passthrough_local_ips(snapshot: Snapshot, places: Set[VipNetwork]) -> Iterator[Owner]:
     """Yield Local IPs at these places with rows on routers of their project, in pass-through mode."""
     for network_id in {place.network_id for place in places if place.network_id in snapshot.networks}:
         for identity in snapshot.network_local_ips.get(network_id, NO_IDS):
@@ -344,7 +354,7 @@ def passing_local_ips(snapshot: Snapshot, places: Set[VipNetwork]) -> Iterator[O
                 yield Owner(Kind.LOCAL_IP, identity)
 
 
-def shares_near(snapshot: Snapshot, where: VipNetwork) -> bool:
+def has_per_chassis_balancer(snapshot: Snapshot, where: VipNetwork) -> bool:
     """Return whether any load balancer with a decision per chassis is at this place."""
     network = snapshot.networks.get(where.network_id)
     project_id = where.guest if where.guest is not None or network is None else network.project_id
@@ -376,13 +386,13 @@ def _with_ids(index: Map[str, frozenset[_Key]], key: str, ids: frozenset[_Key]) 
     return index.set(key, ids) if ids else index.delete(key)
 
 
-def is_unnamed(snapshot: Snapshot, balancer: LoadBalancer, subnet_id: str) -> bool:
+def is_unknown_subnet(snapshot: Snapshot, balancer: LoadBalancer, subnet_id: str) -> bool:
     """Return whether only the service that stores the load balancer knows the subnet.
 
     OVN has no name for an unmanaged subnet without DHCP and router. Its members are on the VIP's network, or
     unreachable.
     """
-    if balancer.kept is None or not is_foreign(snapshot.networks.get(balancer.vip.network_id)):
+    if balancer.kept is None or not is_unmanaged(snapshot.networks.get(balancer.vip.network_id)):
         return False
     return subnet_id not in snapshot.subnet_network
 
@@ -390,7 +400,7 @@ def is_unnamed(snapshot: Snapshot, balancer: LoadBalancer, subnet_id: str) -> bo
 def member_network(snapshot: Snapshot, balancer: LoadBalancer, member: Member) -> str:
     """Return the network of a member. A member without a subnet is on the VIP's network; for a VIP on a gateway, on a
     network of the router where a port has the address. Empty if the member's subnet is gone."""
-    if member.subnet_id is not None and not is_unnamed(snapshot, balancer, member.subnet_id):
+    if member.subnet_id is not None and not is_unknown_subnet(snapshot, balancer, member.subnet_id):
         return snapshot.subnet_network.get(member.subnet_id, "")
     if balancer.router_id is not None:
         for interface in snapshot.router_interfaces.get(balancer.router_id, NO_IDS):
@@ -405,5 +415,5 @@ def floating_ips_of(snapshot: Snapshot, vip: Vip) -> Iterator[FloatingIP]:
     for identity in snapshot.port_floating_ips.get(vip.port_id, NO_IDS):
         floating_ip = snapshot.floating_ips[identity]
         router = snapshot.routers.get(floating_ip.router_id or "")
-        if floating_ip.fixed_address == vip.address and (router is None or leads_out(snapshot, router)):
+        if floating_ip.fixed_address == vip.address and (router is None or has_working_gateway(snapshot, router)):
             yield floating_ip

@@ -13,110 +13,114 @@ from fairlead.drivers.ovn.vswitch.announcer import Answer, Frame, Ports
 from fairlead.drivers.ovn.vswitch.database import SwitchError
 from fairlead.http.server_client import ServerError
 from fairlead.model.documents.addresses import IPAddress
-from fairlead.node.log_once import Complaints
+from fairlead.node.log_once import LogOnce
 from fairlead.node.neighbours import Announcement, Key
 from fairlead.node.packets import announcement
 from fairlead.node.server_requests import Servers
-from fairlead.node.state import read_memory, write_memory
+from fairlead.node.state import read_announcements, write_announcements
 
-WAIT = 20
+LONG_POLL_TIMEOUT = 20
 """Timeout of the long poll to a server, in seconds."""
-QUESTION_PAUSE = 0.1
+REQUEST_INTERVAL = 0.1
 """Seconds between two requests."""
-AGAIN = 2.0
+RETRY_INTERVAL = 2.0
 """Retry interval in seconds."""
-MOST_AT_ONCE = 100
+MAX_ANNOUNCEMENTS_PER_MESSAGE = 100
 """Maximum announcements in one message to the switch."""
-MOST_FRAMES = 1_000
+MAX_FRAMES_PER_SECOND = 1_000
 """Maximum frames per second, and in one message with several announcements, so that many announcements on one network
 do not delay others. An announcement has one frame for each receiving machine."""
-FIRST_PATIENCE, LONGEST_PATIENCE = 0.1, 5.0
+MIN_CHECK_INTERVAL, MAX_CHECK_INTERVAL = 0.1, 5.0
 """Initial and maximum interval, in seconds, between two checks whether OVN already answers for an address; it doubles
 each time."""
 
 
-class Switch(Protocol):
+class AnnouncingSwitch(Protocol):
     """Interface to the node's switch. Each method raises SwitchError."""
 
     async def ports(self) -> Ports: ...
 
     async def send(self, frames: Collection[Frame]) -> None: ...
 
-    async def answers(self, addresses: Collection[IPAddress]) -> frozenset[Answer]: ...
+    async def read_answers(self, addresses: Collection[IPAddress]) -> frozenset[Answer]: ...
 
 
-class Announcing:
-    def __init__(self, path: Path, chassis: Callable[[], Awaitable[str]], servers: Servers, switch: Switch) -> None:
+class NeighbourAnnouncer:
+    def __init__(
+        self, path: Path, chassis: Callable[[], Awaitable[str]], servers: Servers, switch: AnnouncingSwitch
+    ) -> None:
         """`chassis` returns the node's name in OVN and raises SwitchError."""
         self._path = path
         self._ask_chassis = chassis
         self._chassis = ""
         self._servers = servers
         self._switch = switch
-        self._memory = read_memory(path)
-        self._written: Mapping[Key, str] = self._memory.macs
+        self._announcements = read_announcements(path)
+        self._written: Mapping[Key, str] = self._announcements.macs
         self._planned: Mapping[Key, str] = {}
         """Announcements in progress, by key."""
         self._digest = ""
-        self._news = asyncio.Event()
-        self._patience = FIRST_PATIENCE
+        self._wakeup = asyncio.Event()
+        self._check_interval = MIN_CHECK_INTERVAL
 
     async def run(self) -> None:
         """Receive and announce until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._repeat(self.hear, Complaints("hearing of neighbours")))
-            tasks.create_task(self._repeat(self.say, Complaints("announcing neighbours")))
+            tasks.create_task(self._repeat(self.receive, LogOnce("hearing of neighbours")))
+            tasks.create_task(self._repeat(self.announce, LogOnce("announcing neighbours")))
 
-    async def _repeat(self, step: Callable[[], Awaitable[None]], complaints: Complaints) -> None:
+    async def _repeat(self, step: Callable[[], Awaitable[None]], complaints: LogOnce) -> None:
         while True:
             try:
                 await step()
             except (SwitchError, ServerError, OSError) as error:
-                complaints.say(error, AGAIN)
-                await asyncio.sleep(AGAIN)
+                complaints.report(error, RETRY_INTERVAL)
+                await asyncio.sleep(RETRY_INTERVAL)
             else:
-                complaints.end()
+                complaints.report_recovery()
 
-    async def hear(self) -> None:
+    async def receive(self) -> None:
         """Send one long poll and take its answer. Raises SwitchError, ServerError, OSError."""
         self._chassis = self._chassis or await self._ask_chassis()
-        before = frozenset(self._memory.said)
-        heard = await self._servers.hear(self._chassis, self._digest, self._memory.remembered(), WAIT)
+        before = frozenset(self._announcements.announced)
+        heard = await self._servers.poll_neighbours(
+            self._chassis, self._digest, self._announcements.pending_addresses(), LONG_POLL_TIMEOUT
+        )
         if heard.networks is not None:
-            self._memory.hear(heard.networks, before)
+            self._announcements.set_desired(heard.networks, before)
             self._digest = heard.digest
             self._write()
-            self._patience = FIRST_PATIENCE
-            self._news.set()
-        await asyncio.sleep(QUESTION_PAUSE)
+            self._check_interval = MIN_CHECK_INTERVAL
+            self._wakeup.set()
+        await asyncio.sleep(REQUEST_INTERVAL)
 
-    async def say(self) -> None:
+    async def announce(self) -> None:
         """Send the announcements that are due, or wait until there are any. Raises SwitchError, OSError."""
-        self._news.clear()
-        due = list(self._memory.due())
+        self._wakeup.clear()
+        due = list(self._announcements.due())
         if not due:
-            await self._news.wait()
+            await self._wakeup.wait()
             return
-        found = await self._ready(due)
+        found = await self._sendable(due)
         self._planned = {each.key: each.mac for each in found}
         self._write()  # before sending: a process killed midway may have announced them
         for batch in _batches(found):
-            await self._announce(batch)
-            if self._news.is_set():  # not before the batch: constant updates must not starve announcements
+            await self._send_batch(batch)
+            if self._wakeup.is_set():  # not before the batch: constant updates must not starve announcements
                 break
         self._planned = {}
         self._write()  # entries forgotten during the announcements
         if not found:
-            await self._rest(self._patience)
-            self._patience = min(2 * self._patience, LONGEST_PATIENCE)
+            await self._wait(self._check_interval)
+            self._check_interval = min(2 * self._check_interval, MAX_CHECK_INTERVAL)
 
-    async def _ready(self, due: Collection[Announcement]) -> list[Announcement]:
+    async def _sendable(self, due: Collection[Announcement]) -> list[Announcement]:
         """Return the announcements that may be sent, given OVN's current answers (address and MAC) on this node."""
-        doubtful = {each.key[1] for each in due if each.lasting or each.again}
-        answers = await self._switch.answers(doubtful) if doubtful else frozenset()
+        doubtful = {each.key[1] for each in due if each.lasting or each.is_repeat}
+        answers = await self._switch.read_answers(doubtful) if doubtful else frozenset()
         return [each for each in due if each.is_ready(answers)]
 
-    async def _announce(self, batch: Collection[Announcement]) -> None:
+    async def _send_batch(self, batch: Collection[Announcement]) -> None:
         numbers = await self._switch.ports() if any(each.ports for each in batch) else {}
         frames = [
             Frame(octets=announcement(each.key[1], each.mac), ports=ports)
@@ -125,19 +129,19 @@ class Announcing:
         ]
         if frames:
             await self._switch.send(frames)
-        self._memory.note(batch)
-        await asyncio.sleep(sum(len(frame.ports) for frame in frames) / MOST_FRAMES)
+        self._announcements.record(batch)
+        await asyncio.sleep(sum(len(frame.ports) for frame in frames) / MAX_FRAMES_PER_SECOND)
 
-    async def _rest(self, seconds: float) -> None:
+    async def _wait(self, seconds: float) -> None:
         """Sleep, or until new neighbours are received."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await self._news.wait()
+                await self._wakeup.wait()
 
     def _write(self) -> None:
-        macs = {**self._memory.macs, **self._planned}
+        macs = {**self._announcements.macs, **self._planned}
         if macs != self._written:
-            write_memory(self._path, macs)
+            write_announcements(self._path, macs)
             self._written = macs
 
 
@@ -146,7 +150,7 @@ def _batches(announcements: Iterable[Announcement]) -> Iterator[list[Announcemen
     batch, frames = list[Announcement](), 0
     for each in announcements:
         frames += len(each.ports)
-        if batch and (len(batch) == MOST_AT_ONCE or frames > MOST_FRAMES):
+        if batch and (len(batch) == MAX_ANNOUNCEMENTS_PER_MESSAGE or frames > MAX_FRAMES_PER_SECOND):
             yield batch
             batch, frames = [], len(each.ports)
         batch.append(each)

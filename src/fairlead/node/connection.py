@@ -12,12 +12,12 @@ from urllib.parse import urlsplit
 
 import httptools
 
-from fairlead.http.server_client import NotReached, ServerError, sentence_of
+from fairlead.http.server_client import NotReached, ServerError, extract_error
 
-LARGEST_ANSWER = 16 * 2**20
+MAX_RESPONSE_BYTES = 16 * 2**20
 """Maximum bytes of a response, and of a line in an endless response."""
-READ = 2**16
-CONNECT_PATIENCE = 10.0
+READ_BYTES = 2**16
+CONNECT_TIMEOUT = 10.0
 """Timeout of connecting, including the TLS handshake, in seconds."""
 
 
@@ -43,7 +43,7 @@ class Remote:
 
 
 @dataclass(slots=True)
-class _Answer:
+class _HttpResponse:
     """Response under construction, with the callbacks of httptools."""
 
     complete: bool = False
@@ -67,11 +67,11 @@ class Connection:
     def __init__(self, remote: Remote, patience: float) -> None:
         """`patience` is the timeout of a response in seconds."""
         self._remote = remote
-        self._patience = patience
+        self._timeout = patience
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
 
-    async def ask(self, method: str, path: str, body: object = None) -> Any:
+    async def request(self, method: str, path: str, body: object = None) -> Any:
         """Send a request and return the decoded response. Raises ServerError."""
         kept = self._writer is not None
         try:
@@ -84,17 +84,17 @@ class Connection:
     async def lines(self, path: str, silence: float) -> AsyncIterator[bytes]:
         """Yield the lines of an endless response. A pause of more than `silence` seconds is an error. Raises
         ServerError."""
-        async with self._guarded(silence):
+        async with self._translate_errors(silence):
             parser, answer = await self._begin("GET", path, None)
             while True:
                 status = await self._read(parser, answer, silence)
                 if status is not None and status >= 400:
-                    await self._finish(parser, answer, status)
+                    await self._raise_error(parser, answer, status)
                 *lines, rest = bytes(answer.body).split(b"\n")
                 for line in lines:
                     yield line
                 answer.body[:] = rest
-                if len(rest) > LARGEST_ANSWER:
+                if len(rest) > MAX_RESPONSE_BYTES:
                     raise ServerError(f"{self._remote.url} does not end its line")
                 if answer.complete:
                     raise ServerError(f"{self._remote.url} has ended")
@@ -105,12 +105,12 @@ class Connection:
         self._reader = self._writer = None
 
     async def _exchange(self, method: str, path: str, body: object) -> Any:
-        async with self._guarded(self._patience):
+        async with self._translate_errors(self._timeout):
             parser, answer = await self._begin(method, path, body)
             status = None
             while not answer.complete:
-                status = await self._read(parser, answer, self._patience) or status
-                if len(answer.body) > LARGEST_ANSWER:
+                status = await self._read(parser, answer, self._timeout) or status
+                if len(answer.body) > MAX_RESPONSE_BYTES:
                     raise ServerError(f"{self._remote.url} says more than can be taken")
             if status is not None and status >= 400:
                 raise _refusal(status, bytes(answer.body))
@@ -118,12 +118,12 @@ class Connection:
                 self.close()
             return json.loads(answer.body) if answer.body else None
 
-    async def _finish(self, parser: Any, answer: _Answer, status: int) -> None:
-        while not answer.complete and len(answer.body) < READ:
-            await self._read(parser, answer, self._patience)
+    async def _raise_error(self, parser: Any, answer: _HttpResponse, status: int) -> None:
+        while not answer.complete and len(answer.body) < READ_BYTES:
+            await self._read(parser, answer, self._timeout)
         raise _refusal(status, bytes(answer.body))
 
-    async def _begin(self, method: str, path: str, body: object) -> tuple[Any, _Answer]:
+    async def _begin(self, method: str, path: str, body: object) -> tuple[Any, _HttpResponse]:
         if self._writer is None:
             await self._connect()
         assert self._writer is not None  # noqa: S101 - for mypy
@@ -131,17 +131,17 @@ class Connection:
         sized = f"\r\nContent-Type: application/json\r\nContent-Length: {len(data)}" if body is not None else ""
         head = f"{method} {path} HTTP/1.1\r\n".encode() + self._remote.head + sized.encode() + b"\r\n\r\n"
         self._writer.write(head + data)
-        async with asyncio.timeout(self._patience):
+        async with asyncio.timeout(self._timeout):
             await self._writer.drain()
-        answer = _Answer()
+        answer = _HttpResponse()
         answer.parser = httptools.HttpResponseParser(answer)
         return answer.parser, answer
 
-    async def _read(self, parser: Any, answer: _Answer, patience: float) -> int | None:
+    async def _read(self, parser: Any, answer: _HttpResponse, patience: float) -> int | None:
         """Read bytes, and return the status once it is known."""
         assert self._reader is not None  # noqa: S101 - for mypy
         async with asyncio.timeout(patience):
-            data = await self._reader.read(READ)
+            data = await self._reader.read(READ_BYTES)
         if not data:
             raise ServerError(f"{self._remote.url} has hung up")
         parser.feed_data(data)
@@ -149,7 +149,7 @@ class Connection:
         return found or None
 
     async def _connect(self) -> None:
-        async with asyncio.timeout(CONNECT_PATIENCE):
+        async with asyncio.timeout(CONNECT_TIMEOUT):
             try:
                 self._reader, self._writer = await self._open()
             except (ConnectionRefusedError, FileNotFoundError) as error:
@@ -157,14 +157,14 @@ class Connection:
 
     async def _open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         if self._remote.url.startswith("unix:"):
-            return await asyncio.open_unix_connection(self._remote.url.removeprefix("unix:"), limit=READ)
+            return await asyncio.open_unix_connection(self._remote.url.removeprefix("unix:"), limit=READ_BYTES)
         parts = urlsplit(self._remote.url)
         port = parts.port or (443 if parts.scheme == "https" else 80)
         tls = (self._remote.tls or ssl.create_default_context()) if parts.scheme == "https" else None
-        return await asyncio.open_connection(parts.hostname, port, ssl=tls, limit=READ)
+        return await asyncio.open_connection(parts.hostname, port, ssl=tls, limit=READ_BYTES)
 
     @contextlib.asynccontextmanager
-    async def _guarded(self, patience: float) -> AsyncIterator[None]:
+    async def _translate_errors(self, patience: float) -> AsyncIterator[None]:
         """Convert errors to ServerError, and close a connection with an incomplete response."""
         try:
             yield
@@ -184,4 +184,4 @@ class Connection:
 
 
 def _refusal(status: int, body: bytes) -> ServerError:
-    return ServerError(sentence_of(body.decode(errors="replace")) or f"status {status}", status)
+    return ServerError(extract_error(body.decode(errors="replace")) or f"status {status}", status)

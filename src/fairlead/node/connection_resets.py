@@ -23,13 +23,13 @@ from fairlead.model.documents.addresses import IPAddress
 from fairlead.model.queries.connection_resets import RESET_PORT
 from fairlead.model.queries.probe_devices import ProbeDevice
 from fairlead.node.tcp_resets import reset_of
-from fairlead.node.threads import beside
+from fairlead.node.threads import run_in_daemon_thread
 
 LOG = logging.getLogger(__name__)
-MOST, PERIOD = 32, 0.032
+MAX_RESETS, RATE_PERIOD = 32, 0.032
 """Rate limit per network and IP version: frames, and seconds of the period; 1,000 per second. Clients without an answer
 retransmit."""
-LONGEST_FRAME = 2**16
+MAX_FRAME_BYTES = 2**16
 SO_ATTACH_FILTER = 26
 ETH_P_IP, ETH_P_IPV6 = 0x0800, 0x86DD
 """EtherTypes (linux/if_ether.h). A packet socket bound to one of them receives incoming frames only."""
@@ -47,7 +47,7 @@ FILTERS: Mapping[int, _Program] = {
         (_HEADER_LENGTH, 0, 0, 14),
         (_LOAD_HALF_AFTER, 0, 0, 16),
         (_IS, 0, 1, RESET_PORT),
-        (_RETURN, 0, 0, LONGEST_FRAME),
+        (_RETURN, 0, 0, MAX_FRAME_BYTES),
         (_RETURN, 0, 0, 0),
     ),
     ETH_P_IPV6: (
@@ -55,24 +55,24 @@ FILTERS: Mapping[int, _Program] = {
         (_IS, 0, 3, socket.IPPROTO_TCP),
         (_LOAD_HALF, 0, 0, 56),
         (_IS, 0, 1, RESET_PORT),
-        (_RETURN, 0, 0, LONGEST_FRAME),
+        (_RETURN, 0, 0, MAX_FRAME_BYTES),
         (_RETURN, 0, 0, 0),
     ),
 }
 """Filters for TCP segments to the reset port, so that no other traffic wakes up the agent."""
-NOTHING: _Program = ((_RETURN, 0, 0, 0),)
+DROP_ALL: _Program = ((_RETURN, 0, 0, 0),)
 
 
 @dataclass(frozen=True, slots=True)
-class _Open:
+class _DeviceSockets:
     device: ProbeDevice
-    hearing: tuple[socket.socket, ...]
-    silencing: tuple[socket.socket, ...]
+    packet_sockets: tuple[socket.socket, ...]
+    listening_sockets: tuple[socket.socket, ...]
 
     def close(self) -> None:
-        for each in self.hearing:
+        for each in self.packet_sockets:
             asyncio.get_running_loop().remove_reader(each)
-        for each in (*self.hearing, *self.silencing):
+        for each in (*self.packet_sockets, *self.listening_sockets):
             each.close()
 
 
@@ -80,26 +80,26 @@ class Resetter:
     def __init__(self, namespace: Path) -> None:
         """`namespace` is the file of the network namespace with the devices."""
         self._namespace = namespace
-        self._open: dict[str, _Open] = {}
+        self._sockets: dict[str, _DeviceSockets] = {}
         """Device name -> its sockets."""
 
     async def apply(self, devices: Collection[ProbeDevice], made: Collection[str]) -> None:
         """Reset connections on exactly these devices; `made` are the names of new ones. Raises OSError."""
         wanted = {device_name(each.network_id): each for each in devices}
-        for name in [name for name, each in self._open.items() if name in made or wanted.get(name) != each.device]:
-            self._open.pop(name).close()
-        missing = [each for name, each in wanted.items() if name not in self._open]
+        for name in [name for name, each in self._sockets.items() if name in made or wanted.get(name) != each.device]:
+            self._sockets.pop(name).close()
+        missing = [each for name, each in wanted.items() if name not in self._sockets]
         if missing:
-            for opened in await beside(partial(_open_all, self._namespace, missing)):
-                self._open[device_name(opened.device.network_id)] = opened
-                for each in opened.hearing:
-                    asyncio.get_running_loop().add_reader(each, self._answer, each)
+            for opened in await run_in_daemon_thread(partial(_open_all, self._namespace, missing)):
+                self._sockets[device_name(opened.device.network_id)] = opened
+                for each in opened.packet_sockets:
+                    asyncio.get_running_loop().add_reader(each, self._send_resets, each)
 
-    def _answer(self, hearing: socket.socket) -> None:
+    def _send_resets(self, hearing: socket.socket) -> None:
         loop = asyncio.get_running_loop()
-        for _ in range(MOST):
+        for _ in range(MAX_RESETS):
             try:
-                frame = hearing.recv(LONGEST_FRAME)
+                frame = hearing.recv(MAX_FRAME_BYTES)
                 answer = reset_of(frame)
                 if answer is not None:
                     hearing.send(answer)
@@ -110,14 +110,14 @@ class Resetter:
                 loop.remove_reader(hearing)
                 return
         loop.remove_reader(hearing)
-        loop.call_later(PERIOD, self._go_on, hearing)
+        loop.call_later(RATE_PERIOD, self._resume, hearing)
 
-    def _go_on(self, hearing: socket.socket) -> None:
+    def _resume(self, hearing: socket.socket) -> None:
         if hearing.fileno() >= 0:
-            asyncio.get_running_loop().add_reader(hearing, self._answer, hearing)
+            asyncio.get_running_loop().add_reader(hearing, self._send_resets, hearing)
 
 
-def _open_all(namespace: Path, devices: Iterable[ProbeDevice]) -> list[_Open]:
+def _open_all(namespace: Path, devices: Iterable[ProbeDevice]) -> list[_DeviceSockets]:
     """Open all sockets, or with OSError none. It runs in its own thread, which stays in the namespace."""
     enter_namespace(namespace)
     with contextlib.ExitStack() as stack:
@@ -126,14 +126,14 @@ def _open_all(namespace: Path, devices: Iterable[ProbeDevice]) -> list[_Open]:
     return found
 
 
-def _open(device: ProbeDevice, stack: contextlib.ExitStack) -> _Open:
+def _open(device: ProbeDevice, stack: contextlib.ExitStack) -> _DeviceSockets:
     name = device_name(device.network_id)
-    silencing = [_silence(name, each, stack) for each in device.addresses if not each.is_link_local]
-    hearing = [_hear(name, kind, stack) for kind in FILTERS]
-    return _Open(device, tuple(hearing), tuple(silencing))
+    silencing = [_open_listening_socket(name, each, stack) for each in device.addresses if not each.is_link_local]
+    hearing = [_open_packet_socket(name, kind, stack) for kind in FILTERS]
+    return _DeviceSockets(device, tuple(hearing), tuple(silencing))
 
 
-def _hear(name: str, kind: int, stack: contextlib.ExitStack) -> socket.socket:
+def _open_packet_socket(name: str, kind: int, stack: contextlib.ExitStack) -> socket.socket:
     """Open a packet socket (packet(7)). It is bound after the filter is attached, so no unfiltered frame arrives."""
     found = stack.enter_context(socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0))
     _attach(found, FILTERS[kind])
@@ -142,11 +142,11 @@ def _hear(name: str, kind: int, stack: contextlib.ExitStack) -> socket.socket:
     return found
 
 
-def _silence(name: str, address: IPAddress, stack: contextlib.ExitStack) -> socket.socket:
+def _open_listening_socket(name: str, address: IPAddress, stack: contextlib.ExitStack) -> socket.socket:
     """Open a listening socket, so that the kernel sends no reset; its filter drops all segments."""
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6
     found = stack.enter_context(socket.socket(family, socket.SOCK_STREAM))
-    _attach(found, NOTHING)
+    _attach(found, DROP_ALL)
     found.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, name.encode())
     found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     found.bind((str(address), RESET_PORT))

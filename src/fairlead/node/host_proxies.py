@@ -11,24 +11,24 @@ import shutil
 
 from fairlead.compilers.haproxy import HAPROXY
 from fairlead.model.documents.owner import Kind, Owner
-from fairlead.node.channel import Slice
-from fairlead.node.node_reconciler import AGAIN
-from fairlead.node.proxies import Proxying
+from fairlead.node.channel import NodeSlice
+from fairlead.node.node_reconciler import RETRY_INTERVAL
+from fairlead.node.proxies import ProxyReconciler
 from fairlead.node.reports import Reports
 
 LOG = logging.getLogger(__name__)
-LONGEST = 5.0
+MAX_FIRST_REPORT_DELAY = 5.0
 """Maximum delay of the first report, in seconds, while processes are found."""
 
 
-class HostProxying:
-    def __init__(self, given: Slice, reports: Reports, proxying: Proxying, program: str) -> None:
+class HostProxyReconciler:
+    def __init__(self, given: NodeSlice, reports: Reports, proxying: ProxyReconciler, program: str) -> None:
         """`program` is HAProxy's path or name."""
         self._owner = Owner(Kind.HOST, given.name)
         self._reports = reports
-        self._proxying = proxying
+        self._reconciler = proxying
         self._program = program
-        self._known = asyncio.Event()
+        self._has_no_program = asyncio.Event()
         """Set when there is no HAProxy, so no processes to find."""
 
     async def run(self) -> None:
@@ -37,19 +37,21 @@ class HostProxying:
             f"there is no HAProxy at {self._program} (agent.haproxy_binary): listeners that need one go to other hosts"
         )
         while shutil.which(self._program) is None:
-            if not self._known.is_set():
+            if not self._has_no_program.is_set():
                 LOG.warning("%s", missing)
-            self._reports.failed(HAPROXY.name, self._owner, missing)
-            self._known.set()
-            await asyncio.sleep(AGAIN)
-        self._reports.failed(HAPROXY.name, self._owner, None)
-        await self._proxying.run()
+            self._reports.set_apply_error(HAPROXY.name, self._owner, missing)
+            self._has_no_program.set()
+            await asyncio.sleep(RETRY_INTERVAL)
+        self._reports.set_apply_error(HAPROXY.name, self._owner, None)
+        await self._reconciler.run()
 
-    async def tell(self) -> None:
+    async def run_reports(self) -> None:
         """Send reports until cancelled."""
-        waiting = [asyncio.ensure_future(each.wait()) for each in (self._known, self._proxying.found)]
+        waiting = [
+            asyncio.ensure_future(each.wait()) for each in (self._has_no_program, self._reconciler.processes_known)
+        ]
         try:
-            await asyncio.wait(waiting, timeout=LONGEST, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(waiting, timeout=MAX_FIRST_REPORT_DELAY, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for each in waiting:
                 each.cancel()

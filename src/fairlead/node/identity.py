@@ -23,17 +23,17 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
-from fairlead.agent_protocol.enrolment import REMEDY, CarriedToken
+from fairlead.agent_protocol.enrolment import REMEDY, EnrolmentToken
 from fairlead.http.server_client import ServerError
 from fairlead.node.connection import Connection, Remote
-from fairlead.node.log_once import Complaints
-from fairlead.runtime.atomic_file import write_whole
+from fairlead.node.log_once import LogOnce
+from fairlead.runtime.atomic_file import write_atomic
 
 LOG = logging.getLogger(__name__)
-PATIENCE = 20.0
-LOOK = 600.0
+REQUEST_TIMEOUT = 20.0
+RENEWAL_CHECK_INTERVAL = 600.0
 """Seconds between two checks for renewal."""
-RENEWED_AFTER = 2 / 3
+RENEWAL_FRACTION = 2 / 3
 """Fraction of the validity period after which the certificate is renewed."""
 BEGIN = b"-----BEGIN CERTIFICATE-----"
 
@@ -54,7 +54,7 @@ class NodeIdentity:
     def tls(self) -> ssl.SSLContext:
         """Return a TLS context that trusts only servers of this deployment, at any address, because its authority signs
         no others."""
-        context = _trusting(self.authority)
+        context = _make_tls_context(self.authority)
         context.load_cert_chain(self.path)
         return context
 
@@ -66,7 +66,7 @@ class NodeIdentity:
         return f"{self.path}: the certificate of chassis {self.chassis} expired on {since}: {remedy}"
 
     def is_due(self, now: datetime) -> bool:
-        return now > self.not_before + (self.not_after - self.not_before) * RENEWED_AFTER
+        return now > self.not_before + (self.not_after - self.not_before) * RENEWAL_FRACTION
 
 
 def read_identity(path: Path) -> NodeIdentity | None:
@@ -89,15 +89,18 @@ def read_identity(path: Path) -> NodeIdentity | None:
     )
 
 
-async def enrol(token: CarriedToken, path: Path) -> NodeIdentity:
+async def enrol(token: EnrolmentToken, path: Path) -> NodeIdentity:
     """Exchange a token for a certificate. Raises NoIdentity, OSError."""
     complaints = []
     for url in token.servers:
         try:
-            authority = await _find_authority(url, token.authority)
+            authority = await _fetch_authority(url, token.authority)
             key, request = _request(token.chassis)
-            remote, asked = Remote(url=url, tls=_trusting(authority)), {"token": token.secret, "request": request}
-            answer = await _ask_once(remote, "POST", "/agent/enrol", asked)
+            remote, asked = (
+                Remote(url=url, tls=_make_tls_context(authority)),
+                {"token": token.secret, "request": request},
+            )
+            answer = await _request_once(remote, "POST", "/agent/enrol", asked)
             _write(path, key, answer["certificate"], authority)
         except ServerError as error:
             complaints.append(str(error))
@@ -114,7 +117,7 @@ async def renew(identity: NodeIdentity, url: str) -> NodeIdentity:
     """Renew the certificate at a server. Raises ServerError, OSError."""
     key, request = _request(identity.chassis)
     path = f"/agent/chassis/{quote(identity.chassis, safe='')}/certificate"
-    answer = await _ask_once(Remote(url=url, tls=identity.tls()), "POST", path, {"request": request})
+    answer = await _request_once(Remote(url=url, tls=identity.tls()), "POST", path, {"request": request})
     _write(identity.path, key, answer["certificate"], identity.authority)
     found = read_identity(identity.path)
     assert found is not None  # noqa: S101 - it was written
@@ -124,11 +127,11 @@ async def renew(identity: NodeIdentity, url: str) -> NodeIdentity:
 async def keep_renewed(identity: NodeIdentity, urls: tuple[str, ...], take: Callable[[NodeIdentity], None]) -> None:
     """Renew the certificate until cancelled. `take` is called with each new identity, including one that an operator
     installs after expiry."""
-    complaints = Complaints("renewing the certificate")
+    complaints = LogOnce("renewing the certificate")
     while True:
-        if identity.expiry(datetime.now(UTC)) and (found := _next(identity)) is not None:
+        if identity.expiry(datetime.now(UTC)) and (found := _read_newer(identity)) is not None:
             identity = found
-            complaints.end()
+            complaints.report_recovery()
             take(identity)
             LOG.info("the certificate of chassis %s is good until %s", identity.chassis, identity.not_after)
         if identity.is_due(datetime.now(UTC)):
@@ -137,16 +140,16 @@ async def keep_renewed(identity: NodeIdentity, urls: tuple[str, ...], take: Call
                     identity = await renew(identity, url)
                 except (ServerError, OSError) as error:
                     expired = identity.expiry(datetime.now(UTC))
-                    complaints.say(NoIdentity(expired) if expired else error, LOOK)
+                    complaints.report(NoIdentity(expired) if expired else error, RENEWAL_CHECK_INTERVAL)
                 else:
-                    complaints.end()
+                    complaints.report_recovery()
                     take(identity)
                     LOG.info("the certificate of chassis %s is good until %s", identity.chassis, identity.not_after)
                     break
-        await asyncio.sleep(random.uniform(LOOK / 2, LOOK))  # noqa: S311 - nobody gains by guessing it
+        await asyncio.sleep(random.uniform(RENEWAL_CHECK_INTERVAL / 2, RENEWAL_CHECK_INTERVAL))  # noqa: S311 - nobody gains by guessing it
 
 
-def _next(identity: NodeIdentity) -> NodeIdentity | None:
+def _read_newer(identity: NodeIdentity) -> NodeIdentity | None:
     """Return the identity in the file if it is valid for longer."""
     try:
         found = read_identity(identity.path)
@@ -155,12 +158,12 @@ def _next(identity: NodeIdentity) -> NodeIdentity | None:
     return found if found is not None and found.not_after > identity.not_after else None
 
 
-async def _find_authority(url: str, fingerprint: str) -> str:
+async def _fetch_authority(url: str, fingerprint: str) -> str:
     """Fetch the authority's certificate over an unverified connection, and check it against the token's fingerprint.
     Raises ServerError."""
     anyone = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     anyone.check_hostname, anyone.verify_mode = False, ssl.CERT_NONE
-    answer = await _ask_once(Remote(url=url, tls=anyone), "GET", "/agent/authority")
+    answer = await _request_once(Remote(url=url, tls=anyone), "GET", "/agent/authority")
     try:
         found = x509.load_pem_x509_certificate(answer["certificate"].encode())
         octets = found.public_bytes(Encoding.DER)
@@ -171,16 +174,16 @@ async def _find_authority(url: str, fingerprint: str) -> str:
     return found.public_bytes(Encoding.PEM).decode()
 
 
-async def _ask_once(remote: Remote, method: str, path: str, body: object = None) -> Any:
+async def _request_once(remote: Remote, method: str, path: str, body: object = None) -> Any:
     """Send one request on a new connection. Raises ServerError."""
-    connection = Connection(remote, PATIENCE)
+    connection = Connection(remote, REQUEST_TIMEOUT)
     try:
-        return await connection.ask(method, path, body)
+        return await connection.request(method, path, body)
     finally:
         connection.close()
 
 
-def _trusting(authority: str) -> ssl.SSLContext:
+def _make_tls_context(authority: str) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False  # the authority signs servers of this deployment only, at any address
     context.minimum_version = ssl.TLSVersion.TLSv1_3
@@ -198,4 +201,4 @@ def _request(chassis: str) -> tuple[bytes, str]:
 
 
 def _write(path: Path, key: bytes, certificate: str, authority: str) -> None:
-    write_whole(path, key + certificate.encode() + authority.encode())
+    write_atomic(path, key + certificate.encode() + authority.encode())

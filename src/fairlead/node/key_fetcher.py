@@ -5,14 +5,14 @@ from collections.abc import Sequence
 from fairlead.drivers.haproxy import Fetch
 from fairlead.drivers.interface import Unavailable
 from fairlead.http.server_client import ServerError
-from fairlead.model.queries.secrets import Found, Wanted
+from fairlead.model.queries.secrets import SecretRequest, SecretResponse
 from fairlead.node.server_requests import Servers
 
 
-def borrow_from(servers: Servers, chassis: str) -> Fetch:
-    async def fetch(wanted: Sequence[Wanted]) -> Sequence[Found]:
+def make_key_fetcher(servers: Servers, chassis: str) -> Fetch:
+    async def fetch(wanted: Sequence[SecretRequest]) -> Sequence[SecretResponse]:
         try:
-            return await servers.ask_keys(chassis, wanted)
+            return await servers.fetch_keys(chassis, wanted)
         except ServerError as error:
             raise Unavailable(f"no server lends keys: {error}") from None
 

@@ -8,23 +8,23 @@ every node, and from the switch only the connections it rejected because no prox
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from fairlead.agent_protocol.messages import MOST_LISTENERS
-from fairlead.model.documents.traffic_counters import Figures
-from fairlead.model.queries.counter_samples import Count, Readings
+from fairlead.agent_protocol.messages import MAX_LISTENERS
+from fairlead.model.documents.traffic_counters import TrafficCounters
+from fairlead.model.queries.counter_samples import CounterSamples, CounterValue
 from fairlead.model.queries.statistics import CountedService
 
 
 @dataclass(slots=True)
-class Tally:
+class CounterSums:
     """Last counters and the sums. Only its methods change it."""
 
-    last: dict[CountedService, Mapping[str, Count]] = field(default_factory=dict)
-    sums: dict[str, Figures] = field(default_factory=dict)
+    last: dict[CountedService, Mapping[str, CounterValue]] = field(default_factory=dict)
+    sums: dict[str, TrafficCounters] = field(default_factory=dict)
     """Sums by listener, limited to the number in a report. `active` is that of the switch."""
-    processes: dict[str, Mapping[str, Figures]] = field(default_factory=dict)
+    processes: dict[str, Mapping[str, TrafficCounters]] = field(default_factory=dict)
     """Last counters of each proxy process, by listener."""
 
-    def grown(self, readings: Readings) -> list[CountedService]:
+    def changed_services(self, readings: CounterSamples) -> list[CountedService]:
         """Return the services with counters that have grown, or with active connections."""
         return [
             service
@@ -32,27 +32,27 @@ class Tally:
             if reading.active or any(self._growth(service, reading.counts).values())
         ]
 
-    def take(
-        self, readings: Readings, listeners: Mapping[CountedService, str | None], proxied: Collection[str] = ()
+    def add(
+        self, readings: CounterSamples, listeners: Mapping[CountedService, str | None], proxied: Collection[str] = ()
     ) -> None:
         """Add the increments to their listeners, and drop those without one. `proxied` are listeners with proxies."""
         self.sums = {listener: replace(sums, active=0) for listener, sums in self.sums.items()}
         for service, listener in listeners.items():
             reading = readings[service]
             if listener is not None:
-                grown = Figures(**self._growth(service, reading.counts), active=reading.active)
-                self._add(listener, Figures(errors=grown.errors) if listener in proxied else grown)
+                grown = TrafficCounters(**self._growth(service, reading.counts), active=reading.active)
+                self._add(listener, TrafficCounters(errors=grown.errors) if listener in proxied else grown)
         self.last = {service: reading.counts for service, reading in readings.items()}
 
-    def take_process(self, process: str, counted: Mapping[str, Figures]) -> None:
+    def add_process(self, process: str, counted: Mapping[str, TrafficCounters]) -> None:
         """Add the counters of a proxy process. Counters that have not grown, as in a late reading, add nothing."""
         last = dict(self.processes.get(process, {}))
         for listener, now in counted.items():
-            before = last.get(listener, Figures())
-            newest = before.raised(now)
+            before = last.get(listener, TrafficCounters())
+            newest = before.merge(now)
             if newest != before:
                 last[listener] = newest
-                self._add(listener, newest.grown(before))
+                self._add(listener, newest.increase_since(before))
         self.processes[process] = last
 
     def forget_processes(self, gone: Iterable[str]) -> None:
@@ -61,28 +61,28 @@ class Tally:
             self.processes.pop(process, None)
 
     @property
-    def told(self) -> Mapping[str, Figures]:
+    def reported_sums(self) -> Mapping[str, TrafficCounters]:
         """Return the sums for the servers, including the open connections of proxies."""
         told = dict(self.sums)
         for counted in self.processes.values():
             for listener, figures in counted.items():
                 if figures.active and listener in told:
-                    told[listener] += Figures(active=figures.active)
+                    told[listener] += TrafficCounters(active=figures.active)
         return told
 
-    def _add(self, listener: str, grown: Figures) -> None:
-        if listener in self.sums or len(self.sums) < MOST_LISTENERS:
-            self.sums[listener] = self.sums.get(listener, Figures()) + grown
+    def _add(self, listener: str, grown: TrafficCounters) -> None:
+        if listener in self.sums or len(self.sums) < MAX_LISTENERS:
+            self.sums[listener] = self.sums.get(listener, TrafficCounters()) + grown
 
     def forget(self, listeners: Iterable[str]) -> None:
         for listener in listeners:
             self.sums.pop(listener, None)
 
-    def _growth(self, service: CountedService, counts: Mapping[str, Count]) -> dict[str, int]:
+    def _growth(self, service: CountedService, counts: Mapping[str, CounterValue]) -> dict[str, int]:
         last = self.last.get(service, {})
         return {name: _growth(last.get(name), count) for name, count in counts.items()}
 
 
-def _growth(before: Count | None, now: Count) -> int:
+def _growth(before: CounterValue | None, now: CounterValue) -> int:
     """Return the increment; a recreated counter starts at 0."""
-    return now.value - before.value if before is not None and now.goes_on(before) else now.value
+    return now.value - before.value if before is not None and now.is_same_counter(before) else now.value

@@ -5,19 +5,19 @@ import logging
 LOG = logging.getLogger(__name__)
 
 
-class Complaints:
+class LogOnce:
     def __init__(self, doing: str) -> None:
         """`doing` names the activity, as in "counting and telling"."""
         self._doing = doing
         self._last = ""
 
-    def say(self, error: Exception, again: float) -> None:
+    def report(self, error: Exception, again: float) -> None:
         """`again` is the retry interval in seconds."""
         if str(error) != self._last:
             LOG.warning("%s; trying again every %g s", error, again)
         self._last = str(error)
 
-    def end(self) -> None:
+    def report_recovery(self) -> None:
         if self._last:
             LOG.info("%s again", self._doing)
         self._last = ""

@@ -13,14 +13,14 @@ from fairlead.dataplane.interface import Dataplane
 from fairlead.drivers.interface import Driver, DriverError
 from fairlead.model.documents.owner import Owner
 from fairlead.model.snapshot import Snapshot
-from fairlead.node.channel import Slice
-from fairlead.node.log_once import Complaints
+from fairlead.node.channel import NodeSlice
+from fairlead.node.log_once import LogOnce
 from fairlead.node.reports import Reports
 from fairlead.reconciler.loop import Reconciler
 from fairlead.reconciler.resync import MassDelete
 
 LOG = logging.getLogger(__name__)
-AGAIN = 5.0
+RETRY_INTERVAL = 5.0
 """Retry interval of opening the driver, in seconds."""
 
 
@@ -34,15 +34,15 @@ class NodeDriver(Driver, Protocol):
         """Close the driver; the rows remain."""
 
 
-async def _nothing() -> None:
+async def _observe_nothing() -> None:
     return
 
 
-class Keeping:
+class NodeReconciler:
     def __init__(
         self,
         dataplane: Dataplane,
-        given: Slice,
+        given: NodeSlice,
         reports: Reports,
         driver: NodeDriver,
         view: Callable[[], Snapshot] | None = None,
@@ -51,26 +51,26 @@ class Keeping:
         """`view` returns the slice with the node's own observations. `failure_of` returns why an applied owner does not
         work; None if it does."""
         self._dataplane = dataplane
-        self._given = given
+        self._slice = given
         self._reports = reports
         self._driver = driver
         self._failure_of = failure_of
-        self.found = asyncio.Event()
+        self.rows_known = asyncio.Event()
         """Set when the rows of an earlier agent are known."""
         self._reconciler = Reconciler(
             dataplane=dataplane, driver=driver, snapshot=view or (lambda: given.snapshot), clock=time.monotonic
         )
-        self._reconciler.follow(self._tell)
+        self._reconciler.subscribe(self._report)
         given.subscribe(self._reconciler.mark)
 
     def mark(self, owners: Iterable[Owner]) -> None:
         """Mark owners for reconciliation."""
         self._reconciler.mark(owners)
 
-    def tell(self, owners: Iterable[Owner]) -> None:
+    def report(self, owners: Iterable[Owner]) -> None:
         """Report the current state of owners without applied changes."""
         for owner in owners:
-            self._tell(owner)
+            self._report(owner)
 
     async def resync(self) -> None:
         """Read all rows and reconcile every owner. Raises DriverError."""
@@ -79,18 +79,18 @@ class Keeping:
         except MassDelete as brake:
             LOG.error("%s: they go on; is this node given the right model?", brake)
 
-    async def tried(self) -> None:
+    async def wait_attempted(self) -> None:
         """Wait until each difference found by the last resync was applied or has failed."""
-        await self._reconciler.tried.wait()
+        await self._reconciler.resync_applied.wait()
 
     async def run(
         self,
         *beside: Callable[[], Coroutine[None, None, None]],
-        observed: Callable[[], Awaitable[object]] = _nothing,
+        observed: Callable[[], Awaitable[object]] = _observe_nothing,
     ) -> None:
         """Reconcile until cancelled. No row is written before `observed` has returned, when the node's own observations
         are complete. The tasks in `beside` start then, too, after the existing rows were found."""
-        await self._given.ready.wait()
+        await self._slice.ready.wait()
         try:
             await self._open()
             await observed()
@@ -102,19 +102,19 @@ class Keeping:
 
     async def _open(self) -> None:
         """Open the driver with retries, without blocking or ending other parts of the agent."""
-        complaints = Complaints(f"finding what this node has of {self._dataplane.title}")
+        complaints = LogOnce(f"finding what this node has of {self._dataplane.title}")
         while True:
             try:
                 await self._driver.open()
                 await self.resync()
             except (DriverError, OSError) as error:
-                complaints.say(error, AGAIN)
-                await asyncio.sleep(AGAIN)
+                complaints.report(error, RETRY_INTERVAL)
+                await asyncio.sleep(RETRY_INTERVAL)
                 continue
-            complaints.end()
-            self.found.set()
+            complaints.report_recovery()
+            self.rows_known.set()
             return
 
-    def _tell(self, owner: Owner) -> None:
+    def _report(self, owner: Owner) -> None:
         error = self._reconciler.applied(owner).error or self._failure_of(owner)
-        self._reports.failed(self._dataplane.name, owner, error)
+        self._reports.set_apply_error(self._dataplane.name, owner, error)

@@ -7,7 +7,7 @@ from ipaddress import IPv4Address, IPv6Address
 
 from fairlead.model.documents.addresses import IPAddress
 
-ALL = b"\xff" * 6
+BROADCAST_MAC = b"\xff" * 6
 ALL_NODES = IPv6Address("ff02::1")
 ALL_NODES_MAC = bytes.fromhex("333300000001")
 """Multicast MAC of all nodes (RFC 2464, section 7)."""
@@ -31,7 +31,7 @@ def announcement(address: IPAddress, mac: str) -> bytes:
 def _arp(address: IPv4Address, mac: bytes) -> bytes:
     """Build an ARP announcement: a request of the address for itself (RFC 826; RFC 5227, section 2.3)."""
     request = bytes.fromhex("0001 0800 06 04 0001")
-    return ALL + mac + ARP + request + mac + address.packed + bytes(6) + address.packed
+    return BROADCAST_MAC + mac + ARP + request + mac + address.packed + bytes(6) + address.packed
 
 
 def _advertisement(address: IPv6Address, mac: bytes) -> bytes:

@@ -6,40 +6,40 @@ import time
 
 from fairlead.compilers.native import NATIVE
 from fairlead.drivers.interface import DriverError
-from fairlead.drivers.native.driver import Kept, Native
+from fairlead.drivers.native.driver import CheckResult, Native
 from fairlead.model.snapshot import Snapshot
-from fairlead.node.channel import Slice
-from fairlead.node.log_once import Complaints
-from fairlead.node.node_reconciler import Keeping
+from fairlead.node.channel import NodeSlice
+from fairlead.node.log_once import LogOnce
+from fairlead.node.node_reconciler import NodeReconciler
 from fairlead.node.peers import Peers
 from fairlead.node.reports import Reports
-from fairlead.node.returned_members import Returns
+from fairlead.node.returned_members import ReturnedMembers
 
 LOG = logging.getLogger(__name__)
-LOOK = 0.05
+CHECK_INTERVAL = 0.05
 """Interval in seconds between two checks of our objects in the kernel. For this time, and while they are restored, a
 VIP may lead to the host's own sockets."""
-PAUSE = 4
+BACKOFF_FACTOR = 4
 """Factor of the time that restoring took, until the next check, in case another process removes the objects
 repeatedly."""
-AGAIN = 5.0
+RETRY_INTERVAL = 5.0
 """Retry interval in seconds."""
 
 
 class PlainHost:
-    def __init__(self, given: Slice, reports: Reports, driver: Native) -> None:
-        self._given = given
+    def __init__(self, given: NodeSlice, reports: Reports, driver: Native) -> None:
+        self._slice = given
         self._driver = driver
         self._peers = Peers(given)
-        self._returns = Returns(given)
-        self._keeping = Keeping(NATIVE, given, reports, driver, view=self._view)
-        self._peers.follow(self._keeping.mark)
-        self._returns.follow(self._keeping.mark)
-        self._lost = asyncio.Event()
-        self._closed = asyncio.Event()
+        self._returned_members = ReturnedMembers(given)
+        self._reconciler = NodeReconciler(NATIVE, given, reports, driver, view=self._view)
+        self._peers.subscribe(self._reconciler.mark)
+        self._returned_members.subscribe(self._reconciler.mark)
+        self._table_lost = asyncio.Event()
+        self._tunnels_closed = asyncio.Event()
         """Set while tunnels may be closed: at the start, and after the table was recreated."""
-        self._closed.set()
-        driver.follow(self._lost.set)
+        self._tunnels_closed.set()
+        driver.subscribe(self._table_lost.set)
 
     async def run(self) -> None:
         """Serve until cancelled; the kernel continues afterwards.
@@ -49,57 +49,59 @@ class PlainHost:
         """
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._peers.run())
-            tasks.create_task(self._returns.run())
-            tasks.create_task(self._keeping.run(self._guard, self._open_tunnels, observed=self._peers.ready.wait))
+            tasks.create_task(self._returned_members.run())
+            tasks.create_task(
+                self._reconciler.run(self._watch_kernel, self._open_tunnels, observed=self._peers.ready.wait)
+            )
 
     def _view(self) -> Snapshot:
         """Return the slice with the host's own observations."""
-        return self._returns.seen_in(self._peers.snapshot)
+        return self._returned_members.with_returned(self._peers.snapshot)
 
     async def _open_tunnels(self) -> None:
         """Open the tunnels, after which other hosts may send packets here (`node/peers.py`)."""
-        complaints = Complaints("opening tunnels for other hosts")
+        complaints = LogOnce("opening tunnels for other hosts")
         while True:
-            await self._closed.wait()
-            self._closed.clear()
-            await self._keeping.tried()
+            await self._tunnels_closed.wait()
+            self._tunnels_closed.clear()
+            await self._reconciler.wait_attempted()
             try:
                 await self._driver.open_tunnels()
             except DriverError as error:
-                self._closed.set()
-                complaints.say(error, AGAIN)
-                await asyncio.sleep(AGAIN)
+                self._tunnels_closed.set()
+                complaints.report(error, RETRY_INTERVAL)
+                await asyncio.sleep(RETRY_INTERVAL)
             else:
-                complaints.end()
+                complaints.report_recovery()
                 LOG.info("all rows are applied: other hosts may lead packets here")
 
-    async def _guard(self) -> None:
+    async def _watch_kernel(self) -> None:
         """Restore our objects when other processes flush nftables, routing rules or addresses."""
-        complaints = Complaints("looking after what this host serves")
-        pause = LOOK
+        complaints = LogOnce("looking after what this host serves")
+        pause = CHECK_INTERVAL
         while True:
             await asyncio.sleep(pause)
             try:
-                pause = await self._mend()
+                pause = await self._check_kernel()
             except DriverError as error:
-                pause = AGAIN
-                complaints.say(error, pause)
+                pause = RETRY_INTERVAL
+                complaints.report(error, pause)
             else:
-                complaints.end()
+                complaints.report_recovery()
 
-    async def _mend(self) -> float:
+    async def _check_kernel(self) -> float:
         """Check once, and return the seconds until the next check. Raises DriverError."""
         begun = time.monotonic()
-        kept = Kept.LOST if self._lost.is_set() else await self._driver.look_after()
-        if kept is Kept.WHOLE:
-            return LOOK
-        if kept is Kept.MENDED:
+        kept = CheckResult.LOST if self._table_lost.is_set() else await self._driver.check_and_restore()
+        if kept is CheckResult.UNCHANGED:
+            return CHECK_INTERVAL
+        if kept is CheckResult.RESTORED:
             LOG.warning("somebody had removed some of what this host serves by: it was made anew")
         else:
             LOG.warning("somebody has removed what this host serves by: it is made anew")
-            self._lost.clear()
+            self._table_lost.clear()
             try:
-                await self._keeping.resync()
+                await self._reconciler.resync()
             finally:
-                self._closed.set()
-        return max(LOOK, PAUSE * (time.monotonic() - begun))
+                self._tunnels_closed.set()
+        return max(CHECK_INTERVAL, BACKOFF_FACTOR * (time.monotonic() - begun))

@@ -12,11 +12,11 @@ from fairlead.drivers.native.driver import Native
 from fairlead.model.documents.owner import Owner
 from fairlead.model.registry.changeset import owners_with_rows
 from fairlead.model.snapshot import Snapshot
-from fairlead.node.channel import Slice, slice_path
-from fairlead.runtime.cooperative import in_steps
+from fairlead.node.channel import NodeSlice, slice_path
+from fairlead.runtime.cooperative import run_in_steps
 
 
-class Untold(Exception):
+class SliceUnavailable(Exception):
     """No slice is available; the message has the reason."""
 
 
@@ -25,12 +25,12 @@ async def plan_host(options: AgentOptions) -> Mapping[str, object]:
     that were recently down: here every host counts as available, and rows with substitutes of such members are shown as
     differences. Raises Untold, DriverError."""
     if not options.host:
-        raise Untold("agent.host is not set, and what is in Open vSwitch is not this agent's: ask a server")
+        raise SliceUnavailable("agent.host is not set, and what is in Open vSwitch is not this agent's: ask a server")
     path = slice_path(Path(options.state_file))
-    given = Slice(options.host, path)
+    given = NodeSlice(options.host, path)
     if not given.ready.is_set():
-        raise Untold(f"no server has told {options.host} anything: there is nothing in {path}")
-    snapshot, actual = given.snapshot, await Native().look()
+        raise SliceUnavailable(f"no server has told {options.host} anything: there is nothing in {path}")
+    snapshot, actual = given.snapshot, await Native().read_only()
     owners = [owner for owner in owners_with_rows(snapshot) if owner.kind in NATIVE.kinds]
     changes = dict[Owner, Diff]()
     for owner in dict.fromkeys([*owners, *sorted(actual, key=str)]):
@@ -38,7 +38,7 @@ async def plan_host(options: AgentOptions) -> Mapping[str, object]:
         change = diff(_compile(snapshot, owner, had), had)
         if change:
             changes[owner] = change
-    return await in_steps(plans(snapshot, {NATIVE.name: changes}))
+    return await run_in_steps(plans(snapshot, {NATIVE.name: changes}))
 
 
 def _compile(snapshot: Snapshot, owner: Owner, had: Rows) -> Rows:

@@ -15,14 +15,14 @@ _SOCKET = re.compile(f"@{_NAME}([0-9]{{1,9}})-[0-9a-f]{{16}}")
 """Socket name in /proc/net/unix; other programs may have similar names."""
 
 
-def be_present() -> socket.socket:
+def mark_running() -> socket.socket:
     """Mark this process as a running agent until the socket is closed. Raises OSError."""
     made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     made.bind(f"\0{_NAME}{os.getpid()}-{secrets.token_hex(8)}")  # a PID is not unique across containers
     return made
 
 
-def present_agents() -> list[int]:
+def find_running_agents() -> list[int]:
     """Return the PIDs of running agents."""
     lines = Path("/proc/thread-self/net/unix").read_text().splitlines()
     found = (_SOCKET.fullmatch(line.split()[-1]) for line in lines)

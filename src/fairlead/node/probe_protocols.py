@@ -18,120 +18,120 @@ from fairlead.node import sctp
 
 STATUS_LINE = re.compile(rb"HTTP/1\.[0-9] ([0-9]{3})(?![0-9])")
 """Beginning of a response (RFC 9112, section 4), up to the part that is checked."""
-LONG_ENOUGH = 13
+STATUS_LINE_BYTES = 13
 """Octets that are needed to match STATUS_LINE."""
 ALERT, HANDSHAKE = 21, 22
 """Content types of TLS (RFC 8446, appendix B.1)."""
-LEAST_SOURCE = 1024
+MIN_SOURCE_PORT = 1024
 """Minimum source port of SCTP probes."""
 ECHO, ECHO_REPLY = {4: 8, 6: 128}, {4: 0, 6: 129}
 """Types of ICMP (RFC 792) and ICMPv6 (RFC 4443)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Right:
+class ProtocolSuccess:
     """Success."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wrong:
-    why: str
+class ProtocolFailure:
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class Last:
+class SendAndSucceed:
     """Bytes to send before closing; the probe has succeeded already."""
 
     octets: bytes
 
 
-Judgement: TypeAlias = Right | Wrong
-Reply: TypeAlias = bytes | Judgement | Last
+ProtocolResult: TypeAlias = ProtocolSuccess | ProtocolFailure
+Reply: TypeAlias = bytes | ProtocolResult | SendAndSucceed
 """Bytes to send next (possibly none), or the result."""
-RIGHT = Right()
+SUCCESS = ProtocolSuccess()
 
 
-class Dialog(Protocol):
+class ProbeProtocol(Protocol):
     def connected(self) -> Reply: ...
 
-    def heard(self, octets: bytes) -> Reply: ...
+    def received(self, octets: bytes) -> Reply: ...
 
-    def ended(self) -> Judgement:
+    def closed(self) -> ProtocolResult:
         """The peer has closed the connection."""
 
     @property
-    def silence(self) -> Judgement | None:
+    def timeout_result(self) -> ProtocolResult | None:
         """Result of a timeout; None is the usual failure."""
 
 
 @dataclass(slots=True)
-class Connecting:
+class TcpConnect:
     """TCP: success when the connection is established."""
 
-    silence: None = None
+    timeout_result: None = None
 
     def connected(self) -> Reply:
-        return RIGHT
+        return SUCCESS
 
-    def heard(self, octets: bytes) -> Reply:
-        return RIGHT
+    def received(self, octets: bytes) -> Reply:
+        return SUCCESS
 
-    def ended(self) -> Judgement:
-        return RIGHT
+    def closed(self) -> ProtocolResult:
+        return SUCCESS
 
 
 @dataclass(slots=True)
-class Datagram:
+class UdpConnect:
     """UDP-CONNECT: only an ICMP error is a failure, so a timeout is a success."""
 
-    silence: Judgement = RIGHT
+    timeout_result: ProtocolResult = SUCCESS
 
     def connected(self) -> Reply:
         return b""
 
-    def heard(self, octets: bytes) -> Reply:
-        return RIGHT
+    def received(self, octets: bytes) -> Reply:
+        return SUCCESS
 
-    def ended(self) -> Judgement:
-        return RIGHT
+    def closed(self) -> ProtocolResult:
+        return SUCCESS
 
 
 @dataclass(slots=True)
-class Echo:
+class IcmpEchoProbe:
     """PING over an ICMP socket. The kernel sets identifier and checksum, and delivers only replies to this socket."""
 
     version: int
-    silence: None = None
+    timeout_result: None = None
 
     def connected(self) -> Reply:
         return struct.pack("!BBHHH", ECHO[self.version], 0, 0, 0, 1)
 
-    def heard(self, octets: bytes) -> Reply:
-        return RIGHT if octets[:1] == bytes([ECHO_REPLY[self.version]]) else b""
+    def received(self, octets: bytes) -> Reply:
+        return SUCCESS if octets[:1] == bytes([ECHO_REPLY[self.version]]) else b""
 
-    def ended(self) -> Judgement:
-        return Wrong("no answer to a ping")
+    def closed(self) -> ProtocolResult:
+        return ProtocolFailure("no answer to a ping")
 
 
 @dataclass(slots=True)
-class RawEcho:
+class RawIcmpEchoProbe:
     """PING over a raw socket, where `net.ipv4.ping_group_range` does not permit ICMP sockets. The probe identifies its
     own replies; for IPv4 it computes the checksum and receives the IP header."""
 
     version: int
     nonce: int
-    silence: None = None
+    timeout_result: None = None
 
     def connected(self) -> Reply:
         return self._message(ECHO[self.version])
 
-    def heard(self, octets: bytes) -> Reply:
+    def received(self, octets: bytes) -> Reply:
         header = (octets[0] & 0x0F) * 4 if self.version == 4 and octets else 0
         said, answer = octets[header:], self._message(ECHO_REPLY[self.version])
-        return RIGHT if (said[:2], said[4:]) == (answer[:2], answer[4:]) else b""
+        return SUCCESS if (said[:2], said[4:]) == (answer[:2], answer[4:]) else b""
 
-    def ended(self) -> Judgement:
-        return Wrong("no answer to a ping")
+    def closed(self) -> ProtocolResult:
+        return ProtocolFailure("no answer to a ping")
 
     def _message(self, kind: int) -> bytes:
         asked = struct.pack("!BBHHHI", kind, 0, 0, self.nonce >> 32, 1, self.nonce & 0xFFFFFFFF)
@@ -148,7 +148,7 @@ def _checksum(octets: bytes) -> int:
 
 
 @dataclass(slots=True)
-class Association:
+class SctpInit:
     """SCTP: success on an INIT ACK, failure on an ABORT. The socket delivers all SCTP packets of the peer, for IPv4
     with the IP header; packets of other associations are ignored."""
 
@@ -156,31 +156,31 @@ class Association:
     source: int
     port: int
     tag: int
-    silence: None = None
+    timeout_result: None = None
 
     def connected(self) -> Reply:
         return sctp.init(self.source, self.port, self.tag)
 
-    def heard(self, octets: bytes) -> Reply:
+    def received(self, octets: bytes) -> Reply:
         header = (octets[0] & 0x0F) * 4 if self.version == 4 and octets else 0
         heard = sctp.read(octets[header:])
         if heard is None or (heard.source, heard.destination, heard.tag) != (self.port, self.source, self.tag):
             return b""
         if heard.chunk == sctp.INIT_ACK:
-            return RIGHT
-        return Wrong("it refuses") if heard.chunk == sctp.ABORT else b""
+            return SUCCESS
+        return ProtocolFailure("it refuses") if heard.chunk == sctp.ABORT else b""
 
-    def ended(self) -> Judgement:
-        return Wrong("no answer")
+    def closed(self) -> ProtocolResult:
+        return ProtocolFailure("no answer")
 
 
 @dataclass(slots=True)
-class Request:
+class HttpRequest:
     """HTTP: success on a status code that the monitor expects."""
 
     check: HttpCheck
-    silence: None = None
-    _begun: bytes = b""
+    timeout_result: None = None
+    _received: bytes = b""
 
     def connected(self) -> Reply:
         check = self.check
@@ -188,57 +188,59 @@ class Request:
         lines = f"{check.method} {check.path} HTTP/{check.version}\r\n{host}Connection: close\r\n\r\n"
         return lines.encode()
 
-    def heard(self, octets: bytes) -> Reply:
-        self._begun = (self._begun + octets)[:LONG_ENOUGH]
-        if len(self._begun) < LONG_ENOUGH:
+    def received(self, octets: bytes) -> Reply:
+        self._received = (self._received + octets)[:STATUS_LINE_BYTES]
+        if len(self._received) < STATUS_LINE_BYTES:
             return b""
-        found = STATUS_LINE.match(self._begun)
+        found = STATUS_LINE.match(self._received)
         if found is None:
-            return Wrong("what it answers is no HTTP")
+            return ProtocolFailure("what it answers is no HTTP")
         code = int(found[1])
-        return RIGHT if code in self.check.codes else Wrong(f"it answers {code}")
+        return SUCCESS if code in self.check.codes else ProtocolFailure(f"it answers {code}")
 
-    def ended(self) -> Judgement:
-        return Wrong("it ended the connection before it answered" if not self._begun else "its answer ends too soon")
+    def closed(self) -> ProtocolResult:
+        return ProtocolFailure(
+            "it ended the connection before it answered" if not self._received else "its answer ends too soon"
+        )
 
 
 @dataclass(slots=True)
-class Hello:
+class TlsHello:
     """TLS-HELLO: success on any TLS response, even an alert, as HAProxy's ssl-hello-chk."""
 
-    silence: None = None
+    timeout_result: None = None
 
     def connected(self) -> Reply:
         return _Tls("").begin()
 
-    def heard(self, octets: bytes) -> Reply:
-        return RIGHT if octets[0] in (ALERT, HANDSHAKE) else Wrong("what it answers is no TLS")
+    def received(self, octets: bytes) -> Reply:
+        return SUCCESS if octets[0] in (ALERT, HANDSHAKE) else ProtocolFailure("what it answers is no TLS")
 
-    def ended(self) -> Judgement:
-        return Wrong("it ended the connection before it answered")
+    def closed(self) -> ProtocolResult:
+        return ProtocolFailure("it ended the connection before it answered")
 
 
 class _Tls:
     """TLS client without a socket."""
 
     def __init__(self, name: str) -> None:
-        self._from_there, self._from_here = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self._end = CONTEXT.wrap_bio(self._from_there, self._from_here, server_hostname=name or None)
-        self.is_open = self.is_over = False
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._end = CONTEXT.wrap_bio(self._incoming, self._outgoing, server_hostname=name or None)
+        self.is_open = self.is_closed = False
 
     def begin(self) -> bytes:
-        self._shake_hands()
-        return self._from_here.read()
+        self._do_handshake()
+        return self._outgoing.read()
 
-    def take(self, octets: bytes, say: bytes) -> tuple[bytes, bytes]:
+    def receive(self, octets: bytes, say: bytes) -> tuple[bytes, bytes]:
         """Process received bytes; return the plaintext and the bytes to send. `say` is sent once the handshake is
         complete. Raises ssl.SSLError."""
-        self._from_there.write(octets)
-        if not self.is_open and self._shake_hands():
+        self._incoming.write(octets)
+        if not self.is_open and self._do_handshake():
             self._end.write(say)
-        return self._read(), self._from_here.read()
+        return self._read(), self._outgoing.read()
 
-    def _shake_hands(self) -> bool:
+    def _do_handshake(self) -> bool:
         """Continue the handshake, and return whether it is complete."""
         try:
             self._end.do_handshake()
@@ -251,19 +253,19 @@ class _Tls:
         if not self.is_open:
             return b""
         try:
-            found = self._end.read(LONG_ENOUGH)
+            found = self._end.read(STATUS_LINE_BYTES)
         except ssl.SSLWantReadError:
             return b""
-        self.is_over = not found
+        self.is_closed = not found
         return found
 
 
 @dataclass(slots=True)
-class SecureRequest:
+class HttpsRequest:
     """HTTPS: an HTTP request over TLS."""
 
-    request: Request
-    silence: None = None
+    request: HttpRequest
+    timeout_result: None = None
     _tls: _Tls = field(init=False)
 
     def __post_init__(self) -> None:
@@ -273,39 +275,43 @@ class SecureRequest:
     def connected(self) -> Reply:
         return self._tls.begin()
 
-    def heard(self, octets: bytes) -> Reply:
+    def received(self, octets: bytes) -> Reply:
         asked = self.request.connected()
         try:
-            heard, sent = self._tls.take(octets, asked if isinstance(asked, bytes) else b"")
+            heard, sent = self._tls.receive(octets, asked if isinstance(asked, bytes) else b"")
         except ssl.SSLError as error:
-            return Wrong(f"TLS: {(error.reason or str(error)).lower().replace('_', ' ')}")
-        if self._tls.is_over:
-            return self.request.ended()
-        found = self.request.heard(heard) if heard else b""
-        return found if isinstance(found, Right | Wrong) else sent
+            return ProtocolFailure(f"TLS: {(error.reason or str(error)).lower().replace('_', ' ')}")
+        if self._tls.is_closed:
+            return self.request.closed()
+        found = self.request.received(heard) if heard else b""
+        return found if isinstance(found, ProtocolSuccess | ProtocolFailure) else sent
 
-    def ended(self) -> Judgement:
-        return self.request.ended() if self._tls.is_open else Wrong("it ended the connection before it spoke TLS")
+    def closed(self) -> ProtocolResult:
+        return (
+            self.request.closed()
+            if self._tls.is_open
+            else ProtocolFailure("it ended the connection before it spoke TLS")
+        )
 
 
 @dataclass(slots=True)
-class Introduced:
+class WithProxyHeader:
     """TCP-based dialog after a PROXY protocol header. The header is sent even if no response is needed, because a
     member that waits for it would log each probe as an error."""
 
-    dialog: Dialog
+    protocol: ProbeProtocol
     header: bytes
-    silence: None = None
+    timeout_result: None = None
 
     def connected(self) -> Reply:
-        reply = self.dialog.connected()
-        return self.header + reply if isinstance(reply, bytes) else Last(self.header)
+        reply = self.protocol.connected()
+        return self.header + reply if isinstance(reply, bytes) else SendAndSucceed(self.header)
 
-    def heard(self, octets: bytes) -> Reply:
-        return self.dialog.heard(octets)
+    def received(self, octets: bytes) -> Reply:
+        return self.protocol.received(octets)
 
-    def ended(self) -> Judgement:
-        return self.dialog.ended()
+    def closed(self) -> ProtocolResult:
+        return self.protocol.closed()
 
 
 def _is_address(host: str) -> bool:
@@ -326,30 +332,32 @@ def _make_context() -> ssl.SSLContext:
 CONTEXT = _make_context()
 
 
-def dialog(check: Check, endpoint: Endpoint, nonce: int, *, by_raw_socket: bool = False, header: bytes = b"") -> Dialog:
+def make_protocol(
+    check: Check, endpoint: Endpoint, nonce: int, *, by_raw_socket: bool = False, header: bytes = b""
+) -> ProbeProtocol:
     """Return the dialog of a check. `nonce` has 48 random bits, so that a response proves that the request was
     received. `header` is the PROXY protocol header of the check."""
-    asked = _dialog(check, endpoint, nonce, by_raw_socket=by_raw_socket)
-    return Introduced(asked, header) if header else asked
+    asked = _make_protocol(check, endpoint, nonce, by_raw_socket=by_raw_socket)
+    return WithProxyHeader(asked, header) if header else asked
 
 
-def _dialog(check: Check, endpoint: Endpoint, nonce: int, *, by_raw_socket: bool) -> Dialog:
+def _make_protocol(check: Check, endpoint: Endpoint, nonce: int, *, by_raw_socket: bool) -> ProbeProtocol:
     version = endpoint.address.version
     if isinstance(check, HttpCheck):
-        request = Request(check)
-        return SecureRequest(request) if check.is_tls else request
+        request = HttpRequest(check)
+        return HttpsRequest(request) if check.is_tls else request
     match check.type:
         case MonitorType.TCP:
-            return Connecting()
+            return TcpConnect()
         case MonitorType.SCTP:
-            source = LEAST_SOURCE + (nonce >> 32) % (0x10000 - LEAST_SOURCE)
-            return Association(version, source, endpoint.number, (nonce & 0xFFFFFFFF) or 1)
+            source = MIN_SOURCE_PORT + (nonce >> 32) % (0x10000 - MIN_SOURCE_PORT)
+            return SctpInit(version, source, endpoint.port, (nonce & 0xFFFFFFFF) or 1)
         case MonitorType.UDP_CONNECT:
-            return Datagram()
+            return UdpConnect()
         case MonitorType.PING:
-            return RawEcho(version, nonce) if by_raw_socket else Echo(version)
+            return RawIcmpEchoProbe(version, nonce) if by_raw_socket else IcmpEchoProbe(version)
         case MonitorType.TLS_HELLO:
-            return Hello()
+            return TlsHello()
         case MonitorType.HTTP | MonitorType.HTTPS:
             raise TypeError(f"{check.type} says what it asks")
         case unknown:

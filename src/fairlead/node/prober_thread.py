@@ -17,21 +17,21 @@ from fairlead.drivers.ovn.vswitch.probe_ports import device_name
 from fairlead.model.documents.agent_counters import DISCARDED_BUSY, DISCARDED_STARVED, STARVED, Counts
 from fairlead.model.documents.checks import Target, Verdict
 from fairlead.model.documents.health import Endpoint, Health
-from fairlead.model.documents.probe_result import LONGEST_ERROR, Sighting
+from fairlead.model.documents.probe_result import MAX_ERROR_LENGTH, ProbeResult
 from fairlead.model.queries.probe_devices import device_key
-from fairlead.node.prober import BUSY, Prober
-from fairlead.node.prober import STARVED as STARVED_WORDS
-from fairlead.node.tracker import PENDING, Standing
+from fairlead.node.prober import BUSY_REASON, Prober
+from fairlead.node.prober import STARVED_REASON as STARVED_WORDS
+from fairlead.node.tracker import PENDING, MemberState
 from fairlead.runtime.logging import RateLimit
 
 LOG = logging.getLogger(__name__)
 LOG.addFilter(RateLimit(10))
 HEALTH = {Verdict.PENDING: Health.UNPROBED, Verdict.UP: Health.ONLINE, Verdict.DOWN: Health.ERROR}
-SETTLING = 5.0
+DEVICE_TIMEOUT = 5.0
 """Maximum seconds until the switch forwards packets of a new device."""
-ELSEWHERE = 2.0
+LOCATION_TIMEOUT = 2.0
 """Maximum seconds until other nodes know the location of an ordinary port that was plugged in here."""
-News = Mapping[Endpoint, Sighting]
+ResultsByEndpoint = Mapping[Endpoint, ProbeResult]
 
 
 class ProberThread:
@@ -43,17 +43,17 @@ class ProberThread:
         self,
         chassis: str,
         namespace: Path | None,
-        told: Callable[[News], None],
+        told: Callable[[ResultsByEndpoint], None],
         overslept: Callable[[], None] = lambda: None,
     ) -> None:
         """In `namespace` each network has a device for its members. None means that members are reached by the host's
         routes."""
-        self._overslept = overslept
+        self._on_cpu_stall = overslept
         self._chassis = chassis
         self._namespace = namespace
-        self._told = told
-        self._there = asyncio.get_running_loop()
-        self.ended: asyncio.Future[None] = self._there.create_future()
+        self._on_results = told
+        self._caller_loop = asyncio.get_running_loop()
+        self.ended: asyncio.Future[None] = self._caller_loop.create_future()
         """Future with the exception that ended the prober."""
         self._started: Future[tuple[asyncio.AbstractEventLoop, Prober]] = Future()
         self._thread = threading.Thread(target=self._work, name="prober", daemon=True)
@@ -63,9 +63,9 @@ class ProberThread:
         self._thread.start()
         self._loop, self._prober = await asyncio.wrap_future(self._started)
 
-    def settle(self, devices: Collection[str]) -> None:
+    def mark_forwarding(self, devices: Collection[str]) -> None:
         """Mark new devices as forwarding from now on."""
-        self._loop.call_soon_threadsafe(self._settle, devices)
+        self._loop.call_soon_threadsafe(self._mark_forwarding, devices)
 
     def change(self, gone: Collection[Endpoint], targets: Collection[Target], devices: Collection[str]) -> None:
         """Change the probes. `devices` have just been created. When a device for delegated probing starts to forward is
@@ -75,13 +75,13 @@ class ProberThread:
     def counts(self) -> Counts:
         """Read in another thread than the prober's: each number is one value, which Python reads as a whole."""
         prober = self._prober
-        discarded = {DISCARDED_STARVED: prober.discarded[STARVED_WORDS], DISCARDED_BUSY: prober.discarded[BUSY]}
+        discarded = {DISCARDED_STARVED: prober.discarded[STARVED_WORDS], DISCARDED_BUSY: prober.discarded[BUSY_REASON]}
         return {**discarded, STARVED: int(prober.is_starved)}
 
-    async def look(self) -> News:
+    async def read_results(self) -> ResultsByEndpoint:
         """Return the current results of all probes."""
-        found: Future[News] = Future()
-        self._loop.call_soon_threadsafe(lambda: found.set_result(self._sightings(self._prober.tracker.standings)))
+        found: Future[ResultsByEndpoint] = Future()
+        self._loop.call_soon_threadsafe(lambda: found.set_result(self._results_of(self._prober.tracker.states)))
         return await asyncio.wrap_future(found)
 
     def stop(self) -> None:
@@ -102,45 +102,45 @@ class ProberThread:
     async def _run(self) -> None:
         prober = Prober(
             device=_any_device if self._namespace is None else _device,
-            told=self._tell,
-            overslept=self._wake,
-            starved=_log_starved,
+            on_change=self._report_changes,
+            on_cpu_stall=self._report_cpu_stall,
+            on_starved=_log_starved,
         )
         self._running = asyncio.ensure_future(prober.run())
         self._started.set_result((asyncio.get_running_loop(), prober))
         await asyncio.wait([self._running])
         if not self._running.cancelled() and (mistake := self._running.exception()) is not None:
-            self._there.call_soon_threadsafe(self.ended.set_exception, mistake)
+            self._caller_loop.call_soon_threadsafe(self.ended.set_exception, mistake)
 
     def _change(self, gone: Collection[Endpoint], targets: Collection[Target], devices: Collection[str]) -> None:
         for each in devices:
             disable_checksums(each)
         until, covering = (
-            asyncio.get_running_loop().time() + SETTLING,
-            {_device(each) for each in targets if each.covers},
+            asyncio.get_running_loop().time() + DEVICE_TIMEOUT,
+            {_device(each) for each in targets if each.is_delegated},
         )
         self._prober.new_devices.update({each: inf if each in covering else until for each in devices})
         self._prober.change(gone, targets)
 
-    def _settle(self, devices: Collection[str]) -> None:
+    def _mark_forwarding(self, devices: Collection[str]) -> None:
         """Set the deadline for devices of ordinary ports, unless a member has answered already."""
-        until = asyncio.get_running_loop().time() + ELSEWHERE
+        until = asyncio.get_running_loop().time() + LOCATION_TIMEOUT
         self._prober.new_devices.update({each: until for each in devices if each in self._prober.new_devices})
 
-    def _wake(self) -> None:
-        self._there.call_soon_threadsafe(self._overslept)
+    def _report_cpu_stall(self) -> None:
+        self._caller_loop.call_soon_threadsafe(self._on_cpu_stall)
 
-    def _tell(self, changed: Collection[Endpoint]) -> None:
-        news = self._sightings(changed)
-        self._there.call_soon_threadsafe(self._told, news)
+    def _report_changes(self, changed: Collection[Endpoint]) -> None:
+        news = self._results_of(changed)
+        self._caller_loop.call_soon_threadsafe(self._on_results, news)
 
-    def _sightings(self, endpoints: Collection[Endpoint]) -> News:
-        standings, now, wall = self._prober.tracker.standings, asyncio.get_running_loop().time(), datetime.now(UTC)
+    def _results_of(self, endpoints: Collection[Endpoint]) -> ResultsByEndpoint:
+        standings, now, wall = self._prober.tracker.states, asyncio.get_running_loop().time(), datetime.now(UTC)
         found = {endpoint: standings.get(endpoint, PENDING) for endpoint in endpoints}
         return {
-            endpoint: sighting(standing, self._chassis, wall, now)
+            endpoint: make_probe_result(standing, self._chassis, wall, now)
             for endpoint, standing in found.items()
-            if standing.verdict is not Verdict.PENDING or standing.missed
+            if standing.verdict is not Verdict.PENDING or standing.void_reason
         }
 
 
@@ -156,7 +156,7 @@ def _log_starved(is_starved: bool) -> None:
 
 
 def _device(target: Target) -> str:
-    return device_name(device_key(target.endpoint.network_id, covers=target.covers))
+    return device_name(device_key(target.endpoint.network_id, covers=target.is_delegated))
 
 
 def _any_device(target: Target) -> str:
@@ -164,12 +164,12 @@ def _any_device(target: Target) -> str:
     return ""
 
 
-def sighting(standing: Standing, chassis: str, wall: datetime, now: float) -> Sighting:
+def make_probe_result(standing: MemberState, chassis: str, wall: datetime, now: float) -> ProbeResult:
     """Convert a standing to a probe result. `wall` is the time of day, `now` the time by the clock of standings."""
-    seen = Sighting(
+    seen = ProbeResult(
         health=HEALTH[standing.verdict],
         chassis=chassis,
         since=wall - timedelta(seconds=0.0 if standing.since is None else now - standing.since),
         latency=standing.latency,
     )
-    return replace(seen, error=(standing.error or standing.missed)[:LONGEST_ERROR])
+    return replace(seen, error=(standing.error or standing.void_reason)[:MAX_ERROR_LENGTH])

@@ -12,57 +12,57 @@ from fairlead.compilers.haproxy import HAPROXY
 from fairlead.drivers.haproxy import HAProxy
 from fairlead.drivers.haproxy.process import is_running
 from fairlead.drivers.interface import DriverError
-from fairlead.node.channel import Slice
-from fairlead.node.listener_counters import Tally
-from fairlead.node.log_once import Complaints
-from fairlead.node.node_reconciler import AGAIN, Keeping
+from fairlead.node.channel import NodeSlice
+from fairlead.node.listener_counters import CounterSums
+from fairlead.node.log_once import LogOnce
+from fairlead.node.node_reconciler import RETRY_INTERVAL, NodeReconciler
 from fairlead.node.reports import Reports
 
 
 @dataclass(frozen=True, slots=True)
-class Looks:
+class ProxyIntervals:
     """Intervals in seconds."""
 
-    tally: Tally
+    sums: CounterSums
     """Sums of counters; the driver adds those of proxies."""
     interval: float
     """Interval of reading counters."""
-    renewal: float
+    secret_refresh: float
     """Interval of refreshing keys and certificates."""
 
 
-class Proxying:
-    def __init__(self, given: Slice, reports: Reports, driver: HAProxy, looks: Looks) -> None:
+class ProxyReconciler:
+    def __init__(self, given: NodeSlice, reports: Reports, driver: HAProxy, looks: ProxyIntervals) -> None:
         self._driver = driver
-        self._tally, self._interval, self._renewal = looks.tally, looks.interval, looks.renewal
-        self._keeping = Keeping(HAPROXY, given, reports, driver, failure_of=driver.failure_of)
-        driver.follow(self._keeping.mark, self._keeping.tell)
+        self._sums, self._interval, self._secret_refresh = looks.sums, looks.interval, looks.secret_refresh
+        self._reconciler = NodeReconciler(HAPROXY, given, reports, driver, failure_of=driver.failure_of)
+        driver.subscribe(self._reconciler.mark, self._reconciler.report)
 
     @property
-    def found(self) -> asyncio.Event:
+    def processes_known(self) -> asyncio.Event:
         """Event that is set when the processes of an earlier agent are known."""
-        return self._keeping.found
+        return self._reconciler.rows_known
 
     async def run(self) -> None:
         """Reconcile until cancelled; the processes continue."""
-        await self._keeping.run(self._renew, self._count)
+        await self._reconciler.run(self._refresh_secrets, self._poll_counters)
 
-    async def _renew(self) -> None:
+    async def _refresh_secrets(self) -> None:
         """Refresh keys and certificates until cancelled; missing ones are fetched sooner."""
-        complaints, due = Complaints("asking for keys and certificates"), 0.0
+        complaints, due = LogOnce("asking for keys and certificates"), 0.0
         while True:
-            if self._driver.lacks or time.monotonic() >= due:
-                due = time.monotonic() + self._renewal
+            if self._driver.has_missing_secrets or time.monotonic() >= due:
+                due = time.monotonic() + self._secret_refresh
                 try:
-                    await self._driver.renew()
+                    await self._driver.refresh_secrets()
                 except DriverError as error:
-                    complaints.say(error, self._renewal)
+                    complaints.report(error, self._secret_refresh)
                 else:
-                    complaints.end()
-            await asyncio.sleep(min(AGAIN, self._renewal))
+                    complaints.report_recovery()
+            await asyncio.sleep(min(RETRY_INTERVAL, self._secret_refresh))
 
-    async def _count(self) -> None:
+    async def _poll_counters(self) -> None:
         while True:
-            await self._driver.look()
-            self._tally.forget_processes([each for each in self._tally.processes if not is_running(each)])
+            await self._driver.poll()
+            self._sums.forget_processes([each for each in self._sums.processes if not is_running(each)])
             await asyncio.sleep(self._interval)

@@ -12,10 +12,10 @@ from fairlead.model.documents.checks import ProxyHeader
 SIGNATURE = b"\r\n\r\n\0\r\nQUIT\n"
 _LOCAL = bytes((0x20, 0x00, 0x00, 0x00))
 """Version 2 and the command LOCAL, no family, no addresses."""
-End = tuple[IPAddress, int]
+SocketAddress = tuple[IPAddress, int]
 
 
-def proxy_header(version: ProxyHeader, source: End, destination: End) -> bytes:
+def proxy_header(version: ProxyHeader, source: SocketAddress, destination: SocketAddress) -> bytes:
     """Build the header. Scope ids are omitted, because the protocol has no field for them."""
     match version:
         case ProxyHeader.V1:

@@ -12,36 +12,36 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
-from fairlead.agent_protocol.reports import MOST_SIGHTINGS, Report, Sightings, read_endpoint, render_report
+from fairlead.agent_protocol.reports import MAX_PROBE_RESULTS, AgentReport, ProbeResults, read_endpoint, render_report
 from fairlead.http.server_client import ServerError
 from fairlead.model.documents.addresses import IPAddress
-from fairlead.model.documents.agent import MOST_UNAPPLIED, Agent, Unapplied
+from fairlead.model.documents.agent import MAX_REPORTED_FAILURES, Agent, ApplyFailure
 from fairlead.model.documents.agent_counters import Counts
 from fairlead.model.documents.health import Endpoint
 from fairlead.model.documents.owner import Owner
-from fairlead.model.documents.probe_result import Sighting, after
+from fairlead.model.documents.probe_result import ProbeResult, next_result
 from fairlead.node.connection import Connection, Remote
-from fairlead.node.log_once import Complaints
+from fairlead.node.log_once import LogOnce
 
 LOG = logging.getLogger(__name__)
-REPORT_PAUSE = 0.05
+MIN_REPORT_INTERVAL = 0.05
 """Minimum seconds between two reports: the first change is sent immediately, later ones are batched."""
-ANSWER_PATIENCE = 10.0
-AGAIN = 1.0
+RESPONSE_TIMEOUT = 10.0
+RETRY_INTERVAL = 1.0
 """Retry interval in seconds; the heartbeat interval if that is less."""
 
 
 @dataclass(slots=True, kw_only=True)
-class _Told:
+class _ServerState:
     """State of one server."""
 
     epoch: str = ""
-    whole: bool = True
+    is_full: bool = True
     """True if the next report is a full one."""
     pending: dict[Endpoint, None] = field(default_factory=dict)
-    later: dict[Endpoint, None] = field(default_factory=dict)
+    rejected: dict[Endpoint, None] = field(default_factory=dict)
     """Endpoints whose results were rejected."""
-    wanted: asyncio.Event = field(default_factory=asyncio.Event)
+    wakeup: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Reports:
@@ -50,38 +50,38 @@ class Reports:
         them."""
         self._agent = agent
         self._remotes = remotes
-        self._seen: dict[Endpoint, Sighting] = {}
+        self._results: dict[Endpoint, ProbeResult] = {}
         self._unapplied: dict[tuple[str, str], str] = {}
-        self._serving: dict[str, frozenset[int]] = {}
+        self._proxy_ports: dict[str, frozenset[int]] = {}
         self._addresses: frozenset[IPAddress] | None = None
-        self._looks_since: datetime | None = None
+        self._current_since: datetime | None = None
         """Time since which results are current, if the process had no CPU time for seconds since the agent started
-        (`Prober.overslept`); older results are restored ones."""
-        self._told = [_Told() for _ in range(servers)]
-        self._counting: list[Callable[[], Counts]] = []
+        (`Prober.on_cpu_stall`); older results are restored ones."""
+        self._servers = [_ServerState() for _ in range(servers)]
+        self._counter_sources: list[Callable[[], Counts]] = []
 
-    def count(self, *counting: Callable[[], Counts]) -> None:
+    def add_counters(self, *counting: Callable[[], Counts]) -> None:
         """Each report has what these return of this agent's own work."""
-        self._counting += counting
+        self._counter_sources += counting
 
-    def observe(self, news: Mapping[Endpoint, Sighting | None]) -> None:
+    def observe(self, news: Mapping[Endpoint, ProbeResult | None]) -> None:
         """Take new results; None means that the endpoint is no longer probed."""
         for endpoint, sighting in news.items():
             if sighting is None:
-                self._seen.pop(endpoint, None)
+                self._results.pop(endpoint, None)
             else:
-                self._seen[endpoint] = after(self._seen.get(endpoint), sighting)
-        for told in self._told:
+                self._results[endpoint] = next_result(self._results.get(endpoint), sighting)
+        for told in self._servers:
             told.pending.update(dict.fromkeys(news))
-            told.wanted.set()
+            told.wakeup.set()
 
-    def doubt(self) -> None:
-        """Mark all results as older than a time without CPU (`Prober.overslept`), so that they do not replace newer
+    def mark_stale(self) -> None:
+        """Mark all results as older than a time without CPU (`Prober.on_cpu_stall`), so that they do not replace newer
         ones of other nodes. A server without newer ones uses them; otherwise members that are down would receive
         traffic when a server has just started."""
-        self._looks_since = datetime.now(UTC)
+        self._current_since = datetime.now(UTC)
 
-    def failed(self, dataplane: str, owner: Owner, error: str | None) -> None:
+    def set_apply_error(self, dataplane: str, owner: Owner, error: str | None) -> None:
         """Record why an owner could not be applied; None means that it was."""
         key = dataplane, str(owner)
         before = self._unapplied.get(key)
@@ -90,35 +90,35 @@ class Reports:
         else:
             self._unapplied[key] = error
         if before != error:
-            for told in self._told:
-                told.wanted.set()
+            for told in self._servers:
+                told.wakeup.set()
 
-    def serves(self, port_id: str, ports: frozenset[int] | None) -> None:
+    def set_proxy_ports(self, port_id: str, ports: frozenset[int] | None) -> None:
         """Record the ports that a proxy serves; None means that it does not run."""
-        before = self._serving.get(port_id)
+        before = self._proxy_ports.get(port_id)
         if ports is None:
-            self._serving.pop(port_id, None)
+            self._proxy_ports.pop(port_id, None)
         else:
-            self._serving[port_id] = ports
+            self._proxy_ports[port_id] = ports
         if before != ports:
-            for told in self._told:
-                told.wanted.set()
+            for told in self._servers:
+                told.wakeup.set()
 
-    def has(self, addresses: frozenset[IPAddress]) -> None:
+    def set_own_addresses(self, addresses: frozenset[IPAddress]) -> None:
         """Record the host's own addresses among those routed to it."""
         before, self._addresses = self._addresses, addresses
         if before != addresses:
-            for told in self._told:
-                told.wanted.set()
+            for told in self._servers:
+                told.wakeup.set()
 
     async def run(self) -> None:
         """Report to all servers until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            for index in range(len(self._told)):
-                tasks.create_task(self._tell(index))
+            for index in range(len(self._servers)):
+                tasks.create_task(self._report_to(index))
 
-    async def _tell(self, index: int) -> None:
-        told, complaints = self._told[index], Complaints("reporting")
+    async def _report_to(self, index: int) -> None:
+        told, complaints = self._servers[index], LogOnce("reporting")
         remote, connection, loop = None, None, asyncio.get_running_loop()
         try:
             while True:
@@ -126,62 +126,62 @@ class Reports:
                     if connection is not None:
                         connection.close()
                     remote = self._remotes()[index]
-                    connection = Connection(remote, ANSWER_PATIENCE)
+                    connection = Connection(remote, RESPONSE_TIMEOUT)
                 heartbeat, began = self._agent().heartbeat, loop.time()
                 try:
-                    more = await self.tell(connection, told)
+                    more = await self.send_report(connection, told)
                 except ServerError as error:
-                    complaints.say(error, AGAIN)
-                    await asyncio.sleep(min(AGAIN, heartbeat))
+                    complaints.report(error, RETRY_INTERVAL)
+                    await asyncio.sleep(min(RETRY_INTERVAL, heartbeat))
                     continue
-                complaints.end()
+                complaints.report_recovery()
                 if not more:
                     with contextlib.suppress(TimeoutError):
                         async with asyncio.timeout(heartbeat):
-                            await told.wanted.wait()
-                        await asyncio.sleep(began + REPORT_PAUSE - loop.time())
+                            await told.wakeup.wait()
+                        await asyncio.sleep(began + MIN_REPORT_INTERVAL - loop.time())
         finally:
             if connection is not None:
                 connection.close()
 
-    async def tell(self, connection: Connection, told: _Told) -> bool:
+    async def send_report(self, connection: Connection, told: _ServerState) -> bool:
         """Send one report, and return whether more is to be sent immediately. Raises ServerError."""
-        told.wanted.clear()
-        if told.whole:
-            told.pending = dict.fromkeys(self._seen)
-            told.later.clear()
-        told.pending.update(told.later)
-        told.later.clear()
-        some = [endpoint for endpoint, _ in zip(told.pending, range(MOST_SIGHTINGS), strict=False)]
-        sightings = {endpoint: self._seen.get(endpoint) for endpoint in some}
-        report = replace(self._report(sightings, whole=told.whole), more=len(some) < len(told.pending))
-        answer = await connection.ask(*render_report(report))
-        again = not told.whole and answer["epoch"] != told.epoch
-        told.epoch, told.whole = answer["epoch"], again
+        told.wakeup.clear()
+        if told.is_full:
+            told.pending = dict.fromkeys(self._results)
+            told.rejected.clear()
+        told.pending.update(told.rejected)
+        told.rejected.clear()
+        some = [endpoint for endpoint, _ in zip(told.pending, range(MAX_PROBE_RESULTS), strict=False)]
+        sightings = {endpoint: self._results.get(endpoint) for endpoint in some}
+        report = replace(self._build_report(sightings, whole=told.is_full), more=len(some) < len(told.pending))
+        answer = await connection.request(*render_report(report))
+        again = not told.is_full and answer["epoch"] != told.epoch
+        told.epoch, told.is_full = answer["epoch"], again
         for endpoint, sighting in sightings.items():
-            if self._seen.get(endpoint) is sighting:
+            if self._results.get(endpoint) is sighting:
                 told.pending.pop(endpoint, None)
         for refused, why in answer["refused"]:
             endpoint = read_endpoint(refused)
-            if endpoint in self._seen:
-                told.later[endpoint] = None
+            if endpoint in self._results:
+                told.rejected[endpoint] = None
                 LOG.debug("a server does not believe what was seen of %s: %s", endpoint, why)
         return again or bool(told.pending)
 
-    def _report(self, sightings: Sightings, *, whole: bool) -> Report:
+    def _build_report(self, sightings: ProbeResults, *, whole: bool) -> AgentReport:
         agent = self._agent()
         unapplied = tuple(
-            Unapplied(dataplane=dataplane, owner=owner, error=error)
-            for (dataplane, owner), error in sorted(self._unapplied.items())[:MOST_UNAPPLIED]
+            ApplyFailure(dataplane=dataplane, owner=owner, error=error)
+            for (dataplane, owner), error in sorted(self._unapplied.items())[:MAX_REPORTED_FAILURES]
         )
-        agent = replace(agent, unapplied=unapplied)
-        serving = dict(self._serving)
-        return Report(
+        agent = replace(agent, apply_failures=unapplied)
+        serving = dict(self._proxy_ports)
+        return AgentReport(
             agent=agent,
-            sightings=sightings,
-            whole=whole,
+            probe_results=sightings,
+            is_complete=whole,
             serving=serving,
             addresses=self._addresses,
-            looks_since=self._looks_since,
-            counted={counter: number for counts in self._counting for counter, number in counts().items()},
+            probing_since=self._current_since,
+            counted={counter: number for counts in self._counter_sources for counter, number in counts().items()},
         )

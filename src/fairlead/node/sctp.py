@@ -50,7 +50,7 @@ def init(source: int, destination: int, tag: int) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class SctpPacket:
     source: int
     destination: int
     tag: int
@@ -58,10 +58,10 @@ class Heard:
     """Type of the first chunk."""
 
 
-def read(octets: bytes) -> Heard | None:
+def read(octets: bytes) -> SctpPacket | None:
     """Parse a packet; None if it is invalid. The checksum is not verified, because on virtual devices it may have been
     left to an offload that does not exist."""
     if len(octets) < _HEADER.size + 4:
         return None
     source, destination, tag, _ = _HEADER.unpack_from(octets)
-    return Heard(source, destination, tag, octets[_HEADER.size])
+    return SctpPacket(source, destination, tag, octets[_HEADER.size])

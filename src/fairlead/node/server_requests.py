@@ -10,23 +10,23 @@ from functools import partial
 from typing import Any
 
 from fairlead.agent_protocol.messages import (
-    HeardNeighbours,
+    DesiredNeighbours,
     read_neighbours,
-    render_neighbours_question,
-    render_question,
-    render_report,
+    render_counter_report,
+    render_listener_lookup,
+    render_neighbours_request,
 )
-from fairlead.api.agents.keys import MOST_ASKED, read_keys, render_keys_question
-from fairlead.http.server_client import Server, ServerError
-from fairlead.model.documents.traffic_counters import Figures
-from fairlead.model.queries.neighbours import Remembered
-from fairlead.model.queries.secrets import Found, Wanted
-from fairlead.model.queries.statistics import MOST_SERVICES, CountedService
-from fairlead.node.threads import beside
+from fairlead.api.agents.keys import MAX_SECRETS, read_keys, render_keys_request
+from fairlead.http.server_client import ApiClient, ServerError
+from fairlead.model.documents.traffic_counters import TrafficCounters
+from fairlead.model.queries.neighbours import AnnouncedAddresses
+from fairlead.model.queries.secrets import SecretRequest, SecretResponse
+from fairlead.model.queries.statistics import MAX_SERVICES_PER_REQUEST, CountedService
+from fairlead.node.threads import run_in_daemon_thread
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class ReportResult:
     unknown: Set[str]
     """Listeners unknown to all servers that answered."""
     failure: BaseException | None
@@ -34,7 +34,7 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Whose:
+class ListenerLookup:
     listeners: Sequence[str | None]
     """Listener of each service; None if there is none."""
     proxied: Set[str]
@@ -47,57 +47,59 @@ class Whose:
 class Servers:
     """All servers of a deployment."""
 
-    def __init__(self, servers: Sequence[Server]) -> None:
+    def __init__(self, servers: Sequence[ApiClient]) -> None:
         self._servers = list(servers)
 
-    async def ask_whose(self, chassis: str, services: Sequence[CountedService]) -> Whose:
+    async def find_listeners(self, chassis: str, services: Sequence[CountedService]) -> ListenerLookup:
         """Find the listeners of services. Raises ServerError."""
         found, places, proxied = list[str | None](), list[str | None](), set[str]()
-        for first in range(0, len(services), MOST_SERVICES):
-            question = render_question(chassis, services[first : first + MOST_SERVICES])
-            answer = await self._ask_one(*question)
+        for first in range(0, len(services), MAX_SERVICES_PER_REQUEST):
+            question = render_listener_lookup(chassis, services[first : first + MAX_SERVICES_PER_REQUEST])
+            answer = await self._request(*question)
             found += answer["listeners"]
             places += answer.get("places", ())
             proxied.update(answer.get("proxied", ()))
-        return Whose(listeners=found, proxied=proxied, places=places if len(places) == len(found) else ())
+        return ListenerLookup(listeners=found, proxied=proxied, places=places if len(places) == len(found) else ())
 
-    async def tell(self, chassis: str, interval: int, sums: Mapping[str, Figures]) -> Told:
+    async def report(self, chassis: str, interval: int, sums: Mapping[str, TrafficCounters]) -> ReportResult:
         """Send the sums to all servers, because each answers clients from its own memory."""
-        report = render_report(chassis, interval, sums)
+        report = render_counter_report(chassis, interval, sums)
         found = await asyncio.gather(
-            *(asyncio.to_thread(server.ask, *report) for server in self._servers), return_exceptions=True
+            *(asyncio.to_thread(server.request, *report) for server in self._servers), return_exceptions=True
         )
         unknown = [set(answer["unknown"]) for answer in found if not isinstance(answer, BaseException)]
         failure = next((answer for answer in found if isinstance(answer, BaseException)), None)
-        return Told(unknown=set.intersection(*unknown) if unknown else set(), failure=failure)
+        return ReportResult(unknown=set.intersection(*unknown) if unknown else set(), failure=failure)
 
-    async def hear(self, chassis: str, digest: str, remembered: Remembered, wait: int) -> HeardNeighbours:
+    async def poll_neighbours(
+        self, chassis: str, digest: str, remembered: AnnouncedAddresses, wait: int
+    ) -> DesiredNeighbours:
         """Receive the desired neighbours as soon as they differ from the digest, or after `wait` seconds. Raises
         ServerError."""
         try:
-            return read_neighbours(await self._ask_one(*render_neighbours_question(chassis, digest, remembered, wait)))
+            return read_neighbours(await self._request(*render_neighbours_request(chassis, digest, remembered, wait)))
         except ValueError as error:
             raise ServerError(f"a server's answer cannot be read: {error}") from None
 
-    async def ask_keys(self, chassis: str, wanted: Sequence[Wanted]) -> list[Found]:
+    async def fetch_keys(self, chassis: str, wanted: Sequence[SecretRequest]) -> list[SecretResponse]:
         """Fetch the current keys and certificates. Raises ServerError."""
-        found = list[Found]()
-        for first in range(0, len(wanted), MOST_ASKED):
-            some = wanted[first : first + MOST_ASKED]
-            answer = await self._ask_one(*render_keys_question(chassis, some))
+        found = list[SecretResponse]()
+        for first in range(0, len(wanted), MAX_SECRETS):
+            some = wanted[first : first + MAX_SECRETS]
+            answer = await self._request(*render_keys_request(chassis, some))
             try:
                 found += read_keys(answer, len(some))
             except ValueError as error:
                 raise ServerError(str(error)) from None
         return found
 
-    async def _ask_one(self, method: str, path: str, body: object) -> Any:
+    async def _request(self, method: str, path: str, body: object) -> Any:
         """Send a request to the servers in turn until one answers, which becomes the first for the next request. Raises
         ServerError."""
         complaints = []
         for server in tuple(self._servers):
             try:
-                answer = await beside(partial(server.ask, method, path, body))
+                answer = await run_in_daemon_thread(partial(server.request, method, path, body))
             except ServerError as error:
                 complaints.append(error)
             else:

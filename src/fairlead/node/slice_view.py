@@ -8,7 +8,7 @@ from fairlead.model.documents.owner import Owner
 from fairlead.model.snapshot import Snapshot
 
 
-class Given(Protocol):
+class SliceView(Protocol):
     @property
     def name(self) -> str:
         """Name of the chassis."""
@@ -21,7 +21,7 @@ class Given(Protocol):
         """Event that is set when there is a slice."""
 
     @property
-    def heard(self) -> asyncio.Event:
+    def synced(self) -> asyncio.Event:
         """Event that is set when a server has sent the slice, as opposed to the file of an earlier process."""
 
     def subscribe(self, call: Callable[[tuple[Owner, ...]], None]) -> None:

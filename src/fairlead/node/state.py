@@ -9,12 +9,12 @@ import msgspec
 
 from fairlead.model.documents.addresses import parse_address
 from fairlead.model.documents.loadbalancer import Transport
-from fairlead.model.documents.traffic_counters import Figures
-from fairlead.model.queries.counter_samples import Count
+from fairlead.model.documents.traffic_counters import TrafficCounters
+from fairlead.model.queries.counter_samples import CounterValue
 from fairlead.model.queries.statistics import CountedService, parse_place
-from fairlead.node.listener_counters import Tally
-from fairlead.node.neighbours import Key, Memory, Said
-from fairlead.runtime.atomic_file import write_whole
+from fairlead.node.listener_counters import CounterSums
+from fairlead.node.neighbours import AnnouncedMac, AnnouncementLog, Key
+from fairlead.runtime.atomic_file import write_atomic
 
 LOG = logging.getLogger(__name__)
 
@@ -32,29 +32,31 @@ class _State(msgspec.Struct):
     """Maximum seconds that the switch took to answer."""
 
 
-def read_state(path: Path, boot: str) -> Tally:
+def read_state(path: Path, boot: str) -> CounterSums:
     """Read the counters of an earlier agent; empty if the file is missing or invalid."""
     try:
         state = msgspec.json.decode(path.read_bytes(), type=_State)
         sums = _figures(state.sums)
         last = dict(_read_last(state))
-        processes: dict[str, Mapping[str, Figures]] = {each: _figures(of) for each, of in state.processes.items()}
+        processes: dict[str, Mapping[str, TrafficCounters]] = {
+            each: _figures(of) for each, of in state.processes.items()
+        }
     except FileNotFoundError:
-        return Tally()
+        return CounterSums()
     except (OSError, ValueError, TypeError) as error:
         LOG.warning("%s cannot be read (%s); counting begins anew", path, error)
-        return Tally()
+        return CounterSums()
     if state.boot != boot:  # clocks and processes start again at boot
-        return Tally(sums=sums)
-    return Tally(last=last, sums=sums, processes=processes)
+        return CounterSums(sums=sums)
+    return CounterSums(last=last, sums=sums, processes=processes)
 
 
-def _figures(found: Mapping[str, Mapping[str, int]]) -> dict[str, Figures]:
+def _figures(found: Mapping[str, Mapping[str, int]]) -> dict[str, TrafficCounters]:
     """Convert counters by listener. Raises TypeError."""
-    return {listener: Figures(**figures) for listener, figures in found.items()}
+    return {listener: TrafficCounters(**figures) for listener, figures in found.items()}
 
 
-def _read_last(state: _State) -> Iterator[tuple[CountedService, Mapping[str, Count]]]:
+def _read_last(state: _State) -> Iterator[tuple[CountedService, Mapping[str, CounterValue]]]:
     """Convert the last counters. Raises ValueError."""
     for place, transport, address, port, counts in state.last:
         service = CountedService(
@@ -63,13 +65,13 @@ def _read_last(state: _State) -> Iterator[tuple[CountedService, Mapping[str, Cou
         yield (
             service,
             {
-                name: Count(value=value, cookie=cookie, created=created, slack=state.slack)
+                name: CounterValue(value=value, cookie=cookie, created=created, slack=state.slack)
                 for name, (value, cookie, created) in counts.items()
             },
         )
 
 
-def write_state(path: Path, boot: str, tally: Tally) -> None:
+def write_state(path: Path, boot: str, tally: CounterSums) -> None:
     """Write the counters atomically. Raises OSError."""
     last = [
         (
@@ -86,12 +88,12 @@ def write_state(path: Path, boot: str, tally: Tally) -> None:
     _write(path, _State(boot=boot, last=last, slack=slack, sums=_plain(tally.sums), processes=processes))
 
 
-def _plain(found: Mapping[str, Figures]) -> dict[str, dict[str, int]]:
+def _plain(found: Mapping[str, TrafficCounters]) -> dict[str, dict[str, int]]:
     return {listener: asdict(figures) for listener, figures in found.items()}
 
 
 def _write(path: Path, state: msgspec.Struct) -> None:
-    write_whole(path, msgspec.json.encode(state))
+    write_atomic(path, msgspec.json.encode(state))
 
 
 class _Neighbours(msgspec.Struct):
@@ -104,25 +106,25 @@ def neighbours_path(path: Path) -> Path:
     return path.with_name(f"{path.stem}.neighbours.json")
 
 
-def read_memory(path: Path) -> Memory:
+def read_announcements(path: Path) -> AnnouncementLog:
     """Read the announcements of an earlier agent; empty if the file is missing or invalid. The recipients are unknown,
     so announcements may be repeated once."""
     try:
         state = msgspec.json.decode(path.read_bytes(), type=_Neighbours)
         said = {
-            (network_id, parse_address(address)): Said(mac=mac)
+            (network_id, parse_address(address)): AnnouncedMac(mac=mac)
             for network_id, macs in state.said.items()
             for address, mac in macs.items()
         }
     except FileNotFoundError:
-        return Memory()
+        return AnnouncementLog()
     except (OSError, ValueError) as error:
         LOG.warning("%s cannot be read (%s); what was said of neighbours is forgotten", path, error)
-        return Memory()
-    return Memory(said=said)
+        return AnnouncementLog()
+    return AnnouncementLog(announced=said)
 
 
-def write_memory(path: Path, macs: Mapping[Key, str]) -> None:
+def write_announcements(path: Path, macs: Mapping[Key, str]) -> None:
     """Write the announcements atomically. Raises OSError."""
     said: dict[str, dict[str, str]] = {}
     for (network_id, address), mac in macs.items():

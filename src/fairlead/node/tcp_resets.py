@@ -12,7 +12,7 @@ IPV4 = b"\x08\x00"
 TCP = 6
 HOPS = 64
 FIN, SYN, RST, ACK = 0x01, 0x02, 0x04, 0x10
-_ETHERNET, _SHORTEST = 14, 20
+_ETHERNET, _MIN_HEADER = 14, 20
 """Octets of an Ethernet header, and of a TCP or IPv4 header without options."""
 _IPV6 = 40
 
@@ -24,7 +24,7 @@ def reset_of(frame: bytes) -> bytes | None:
     if found is None:
         return None
     source, target, segment = found
-    if len(segment) < _SHORTEST or segment[13] & RST:
+    if len(segment) < _MIN_HEADER or segment[13] & RST:
         return None
     answer = _reset(segment)
     pseudo = target + source + struct.pack("!II", TCP, len(answer))
@@ -34,7 +34,7 @@ def reset_of(frame: bytes) -> bytes | None:
 
 def _ipv4(packet: bytes) -> tuple[bytes, bytes, bytes] | None:
     """Return source, destination and segment; None for a fragment or another protocol."""
-    if len(packet) < _SHORTEST or packet[9] != TCP or int.from_bytes(packet[6:8], "big") & 0x3FFF:
+    if len(packet) < _MIN_HEADER or packet[9] != TCP or int.from_bytes(packet[6:8], "big") & 0x3FFF:
         return None
     begin, end = 4 * (packet[0] & 0x0F), int.from_bytes(packet[2:4], "big")
     return packet[12:16], packet[16:20], packet[begin:end]
@@ -59,6 +59,6 @@ def _reset(segment: bytes) -> bytes:
 
 def _header(kind: bytes, source: bytes, target: bytes) -> bytes:
     if kind == IPV6:
-        return struct.pack("!IHBB", 6 << 28, _SHORTEST, TCP, HOPS) + source + target
-    header = struct.pack("!BBHHHBBH", 0x45, 0, 2 * _SHORTEST, 0, 0x4000, HOPS, TCP, 0) + source + target
+        return struct.pack("!IHBB", 6 << 28, _MIN_HEADER, TCP, HOPS) + source + target
+    header = struct.pack("!BBHHHBBH", 0x45, 0, 2 * _MIN_HEADER, 0, 0x4000, HOPS, TCP, 0) + source + target
     return header[:10] + checksum(header).to_bytes(2, "big") + header[12:]

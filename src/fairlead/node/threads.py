@@ -9,7 +9,7 @@ from typing import TypeVar
 _T = TypeVar("_T")
 
 
-async def beside(work: Callable[[], _T]) -> _T:
+async def run_in_daemon_thread(work: Callable[[], _T]) -> _T:
     """Run the work in a daemon thread, and return or raise its result. asyncio's own pool would be joined at exit, and
     a long poll may take long."""
     done: Future[_T] = Future()

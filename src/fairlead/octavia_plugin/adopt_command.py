@@ -7,12 +7,12 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
-from fairlead.octavia_plugin.adoption import Adoption, Outcome, Report
-from fairlead.octavia_plugin.api_client import Door
-from fairlead.runtime.terminal import complain, say, say_json
+from fairlead.octavia_plugin.adoption import Adoption, AdoptionOutcome, AdoptionReport
+from fairlead.octavia_plugin.api_client import PluginApi
+from fairlead.runtime.terminal import print_error, print_json, print_lines
 
 UNFINISHED, REFUSED = 1, 3
-GOOD = (Outcome.ADOPTED, Outcome.ALREADY, Outcome.POSSIBLE)
+GOOD = (AdoptionOutcome.ADOPTED, AdoptionOutcome.ALREADY, AdoptionOutcome.POSSIBLE)
 DESCRIPTION = """Take over load balancers of Octavia's stock provider, `ovn`.
 
 Their rows in OVN go in the very transaction that brings Fairlead's: no moment without. What cannot be taken over is
@@ -26,7 +26,7 @@ Exit codes: 0 done (or possible, with --dry-run), 1 something did not answer or 
 2 wrong usage, 3 at least one cannot be taken over; nothing of it was changed."""
 
 
-def add_adopt(commands: Any, open_door: Callable[[argparse.Namespace], Door]) -> Any:
+def add_adopt(commands: Any, open_door: Callable[[argparse.Namespace], PluginApi]) -> Any:
     """Add the command. `open_door` reads Octavia's configuration."""
     form = argparse.RawDescriptionHelpFormatter
     help_text = "take over load balancers of Octavia's stock provider"
@@ -45,21 +45,21 @@ def add_adopt(commands: Any, open_door: Callable[[argparse.Namespace], Door]) ->
     return adopt
 
 
-def _adopt(arguments: argparse.Namespace, door: Door) -> int:
+def _adopt(arguments: argparse.Namespace, door: PluginApi) -> int:
     from fairlead.octavia_plugin.handover import Handover, VipPorts
     from fairlead.octavia_plugin.options import PROVIDER
 
-    adoption = Adoption(door=door, octavia=Handover(PROVIDER), ports=VipPorts(), leaves=tuple(arguments.leave))
-    do = adoption.try_out if arguments.dry_run else adoption.adopt
-    reports = list[Report]()
+    adoption = Adoption(api=door, octavia=Handover(PROVIDER), ports=VipPorts(), leaves=tuple(arguments.leave))
+    do = adoption.dry_run if arguments.dry_run else adoption.adopt
+    reports = list[AdoptionReport]()
     for name in arguments.load_balancers:
         report = do(name)
         reports.append(report)
         if not arguments.json:
-            (say if report.outcome in GOOD else complain)(str(report))
+            (print_lines if report.outcome in GOOD else print_error)(str(report))
     if arguments.json:
-        say_json([report.as_json() for report in reports], indent=2)
+        print_json([report.as_json() for report in reports], indent=2)
     outcomes = {report.outcome for report in reports}
-    if outcomes & {Outcome.FAILED, Outcome.UNFINISHED}:
+    if outcomes & {AdoptionOutcome.FAILED, AdoptionOutcome.UNFINISHED}:
         return UNFINISHED
-    return REFUSED if Outcome.REFUSED in outcomes else 0
+    return REFUSED if AdoptionOutcome.REFUSED in outcomes else 0

@@ -23,19 +23,19 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from fairlead.http.server_client import ServerError
-from fairlead.octavia_plugin.api_client import Door
+from fairlead.octavia_plugin.api_client import PluginApi
 from fairlead.octavia_plugin.bodies import Body
 
 STOCK = "ovn"
 """Octavia's name of the provider that load balancers are taken over from (ovn-octavia-provider)."""
-PATIENCE = 60.0
+STATUS_TIMEOUT = 60.0
 """Seconds that the agent has to report the status to Octavia."""
-BEAT = 0.2
-REFUSED = frozenset({400, 404, 409, 413, 501})
+POLL_INTERVAL = 0.2
+REJECTED_STATUSES = frozenset({400, 404, 409, 413, 501})
 """HTTP statuses for a load balancer that Fairlead does not support. Others are errors of the request."""
 
 
-class Outcome(StrEnum):
+class AdoptionOutcome(StrEnum):
     ADOPTED = "adopted"
     ALREADY = "already ours"
     POSSIBLE = "possible"
@@ -49,9 +49,9 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class AdoptionReport:
     load_balancer: str
-    outcome: Outcome
+    outcome: AdoptionOutcome
     reason: str = ""
     """Machine-readable reason: a keyword for Octavia's side, or Fairlead's HTTP status."""
     message: str = ""
@@ -63,7 +63,7 @@ class Report:
         return f"{self.load_balancer}: {self.outcome}{f': {self.message}' if self.message else ''}"
 
 
-class NotHandedOver(Exception):
+class TakeoverForbidden(Exception):
     """Octavia's state forbids the takeover, and nothing was changed; the message gives the reason."""
 
     def __init__(self, reason: str, message: str) -> None:
@@ -73,7 +73,7 @@ class NotHandedOver(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class BalancerRecord:
     """State of one load balancer in Octavia."""
 
     id: str
@@ -82,87 +82,93 @@ class Standing:
     vip_port_id: str
 
 
-class Octavia(Protocol):
+class AdoptionDatabase(Protocol):
     """Octavia's database. All methods raise NotHandedOver and NotAnswered."""
 
-    def find(self, name: str) -> Standing: ...
+    def find(self, name: str) -> BalancerRecord: ...
 
     def look(self, balancer_id: str) -> Body: ...
 
     def handing_over(self, balancer_id: str, *, port_was_made: bool) -> AbstractContextManager[Body]: ...
 
 
-class Ports(Protocol):
+class AdoptionPorts(Protocol):
     """VIP ports in Neutron. All methods raise NotHandedOver and NotAnswered."""
 
-    def was_made(self, port_id: str) -> bool: ...
+    def is_stock_port(self, port_id: str) -> bool: ...
 
-    def give(self, port_id: str, balancer_id: str) -> None: ...
+    def hand_to_octavia(self, port_id: str, balancer_id: str) -> None: ...
 
 
-class NotAnswered(Exception):
+class ServiceFailed(Exception):
     """Neutron or Octavia's database failed; the message is its own. The request may be retried."""
 
     def __init__(self, who: str, message: str) -> None:
         super().__init__(message)
-        self.who = who
+        self.service = who
         """Machine-readable keyword of the service."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adoption:
-    door: Door
-    octavia: Octavia
-    ports: Ports
+    api: PluginApi
+    octavia: AdoptionDatabase
+    ports: AdoptionPorts
     leaves: tuple[str, ...] = ()
     """Networks and routers that the stock provider serves, and Fairlead may leave out."""
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
 
-    def try_out(self, name: str) -> Report:
+    def dry_run(self, name: str) -> AdoptionReport:
         """Dry run: whether it can be taken over."""
-        return self._report(name, self._try_out)
+        return self._report(name, self._dry_run)
 
-    def adopt(self, name: str) -> Report:
+    def adopt(self, name: str) -> AdoptionReport:
         return self._report(name, self._adopt)
 
-    def _report(self, name: str, do: Callable[[Standing], Report]) -> Report:
+    def _report(self, name: str, do: Callable[[BalancerRecord], AdoptionReport]) -> AdoptionReport:
         try:
             standing = self.octavia.find(name)
             name = standing.id
             return do(standing)
-        except NotHandedOver as error:
-            return Report(load_balancer=name, outcome=Outcome.REFUSED, reason=error.reason, message=str(error))
-        except NotAnswered as error:
-            return Report(load_balancer=name, outcome=Outcome.FAILED, reason=error.who, message=str(error))
+        except TakeoverForbidden as error:
+            return AdoptionReport(
+                load_balancer=name, outcome=AdoptionOutcome.REFUSED, reason=error.reason, message=str(error)
+            )
+        except ServiceFailed as error:
+            return AdoptionReport(
+                load_balancer=name, outcome=AdoptionOutcome.FAILED, reason=error.service, message=str(error)
+            )
         except ServerError as error:
-            is_refusal = error.status in REFUSED
-            outcome = Outcome.REFUSED if is_refusal else Outcome.FAILED
+            is_refusal = error.status in REJECTED_STATUSES
+            outcome = AdoptionOutcome.REFUSED if is_refusal else AdoptionOutcome.FAILED
             words = f"Fairlead cannot have it: {_option(error)}" if is_refusal else str(error)
-            return Report(load_balancer=name, outcome=outcome, reason=str(error.status or "unreached"), message=words)
+            return AdoptionReport(
+                load_balancer=name, outcome=outcome, reason=str(error.status or "unreached"), message=words
+            )
 
-    def _try_out(self, standing: Standing) -> Report:
-        if standing.provider != STOCK and self.door.statuses(standing.id) is not None:
-            return Report(load_balancer=standing.id, outcome=Outcome.ALREADY)
+    def _dry_run(self, standing: BalancerRecord) -> AdoptionReport:
+        if standing.provider != STOCK and self.api.statuses(standing.id) is not None:
+            return AdoptionReport(load_balancer=standing.id, outcome=AdoptionOutcome.ALREADY)
         body = self.octavia.look(standing.id)
-        self.ports.was_made(standing.vip_port_id)
-        if self.door.statuses(standing.id) is None:  # otherwise it is prepared, and so is possible
-            self.door.post("/trials", "loadbalancer", self._wish(standing, body))
-        return Report(load_balancer=standing.id, outcome=Outcome.POSSIBLE)
+        self.ports.is_stock_port(standing.vip_port_id)
+        if self.api.statuses(standing.id) is None:  # otherwise it is prepared, and so is possible
+            self.api.post("/trials", "loadbalancer", self._wish(standing, body))
+        return AdoptionReport(load_balancer=standing.id, outcome=AdoptionOutcome.POSSIBLE)
 
-    def _adopt(self, standing: Standing) -> Report:
-        was_made = self.ports.was_made(standing.vip_port_id)
-        told = self.door.statuses(standing.id)
+    def _adopt(self, standing: BalancerRecord) -> AdoptionReport:
+        was_made = self.ports.is_stock_port(standing.vip_port_id)
+        told = self.api.statuses(standing.id)
         is_new = standing.provider == STOCK or told is None
         if is_new:
             with self.octavia.handing_over(standing.id, port_was_made=was_made) as body:
                 self._forget_prepared(standing.id)
-                self.door.post("/loadbalancers", "loadbalancer", self._wish(standing, body))
+                self.api.post("/loadbalancers", "loadbalancer", self._wish(standing, body))
         try:
             self.finish(standing.id)
-        except (ServerError, NotHandedOver, NotAnswered) as error:  # the provider has changed, so not FAILED
+        except (ServerError, TakeoverForbidden, ServiceFailed) as error:  # the provider has changed, so not FAILED
             return self._unfinished(standing.id, f"{error}; run this again")
-        return self._wait(standing.id, Outcome.ADOPTED if is_new or was_made else Outcome.ALREADY)
+        return self._wait(standing.id, AdoptionOutcome.ADOPTED if is_new or was_made else AdoptionOutcome.ALREADY)
 
     def finish(self, balancer_id: str) -> None:
         """Do the remaining steps after Octavia's commit. Idempotent.
@@ -171,30 +177,30 @@ class Adoption:
         NotHandedOver and NotAnswered.
         """
         port_id = self.octavia.find(balancer_id).vip_port_id
-        if self.ports.was_made(port_id):
-            self.ports.give(port_id, balancer_id)
-        self.door.take_over(balancer_id)
+        if self.ports.is_stock_port(port_id):
+            self.ports.hand_to_octavia(port_id, balancer_id)
+        self.api.take_over(balancer_id)
 
     def _forget_prepared(self, balancer_id: str) -> None:
         """Delete what an attempt prepared that was interrupted before Octavia's commit, because it may be outdated."""
-        told = self.door.statuses(balancer_id)
+        told = self.api.statuses(balancer_id)
         if told is not None and told["takeover"] == "prepared":
-            self.door.delete(f"/loadbalancers/{balancer_id}?cascade=true")
+            self.api.delete(f"/loadbalancers/{balancer_id}?cascade=true")
 
-    def _wait(self, balancer_id: str, outcome: Outcome) -> Report:
-        deadline = self.clock() + PATIENCE
+    def _wait(self, balancer_id: str, outcome: AdoptionOutcome) -> AdoptionReport:
+        deadline = self.clock() + STATUS_TIMEOUT
         while (now := self.octavia.find(balancer_id)).provisioning.startswith("PENDING"):
             if self.clock() > deadline:
                 return self._unfinished(balancer_id, "Octavia has not been told yet: is its driver-agent running?")
-            self.sleep(BEAT)
+            self.sleep(POLL_INTERVAL)
         if now.provisioning != "ACTIVE":
             return self._unfinished(balancer_id, f"it is {now.provisioning}: see the log of Fairlead's server")
-        return Report(load_balancer=balancer_id, outcome=outcome)
+        return AdoptionReport(load_balancer=balancer_id, outcome=outcome)
 
-    def _unfinished(self, balancer_id: str, why: str) -> Report:
-        return Report(load_balancer=balancer_id, outcome=Outcome.UNFINISHED, message=why)
+    def _unfinished(self, balancer_id: str, why: str) -> AdoptionReport:
+        return AdoptionReport(load_balancer=balancer_id, outcome=AdoptionOutcome.UNFINISHED, message=why)
 
-    def _wish(self, standing: Standing, body: Body) -> dict[str, Any]:
+    def _wish(self, standing: BalancerRecord, body: Body) -> dict[str, Any]:
         """Request body. If Octavia's provider is Fairlead already, `leaves` was checked before."""
         return {**body, "takeover": True, **({"leaves": self.leaves} if standing.provider == STOCK else {})}
 

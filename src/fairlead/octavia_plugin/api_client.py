@@ -7,18 +7,18 @@ from functools import partial
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
-from fairlead.http.server_client import NotReached, Server, ServerError
+from fairlead.http.server_client import ApiClient, NotReached, ServerError
 
 PATH = "/plugin"
-_PACED = 429
-LONGEST_REASON = 1_000
+_TOO_MANY_REQUESTS = 429
+MAX_REASON_LENGTH = 1_000
 """Maximum characters that a server accepts."""
-PACED_PATIENCE = 10
+RATE_LIMIT_TIMEOUT = 10
 """Maximum total seconds for retries after 429 in one call, because a tenant's request may wait for the result."""
 Body = Mapping[str, Any]
 
 
-class News(NamedTuple):
+class ChangeNotice(NamedTuple):
     cursor: str
     ids: Sequence[str]
     is_whole: bool
@@ -32,53 +32,53 @@ class Comparison(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
+class PluginApi:
     """API client. All methods raise ServerError."""
 
-    servers: tuple[Server, ...]
+    servers: tuple[ApiClient, ...]
     wait: Callable[[float], None] = field(default=time.sleep, repr=False)
     """Function that sleeps for a number of seconds."""
 
     def post(self, path: str, root: str, body: Body) -> None:
-        self._ask("POST", path, {root: body})
+        self._request("POST", path, {root: body})
 
     def put(self, path: str, root: str, body: object) -> None:
-        self._ask("PUT", path, {root: body})
+        self._request("PUT", path, {root: body})
 
     def delete(self, path: str) -> None:
         """Delete an object. A missing one counts as deleted."""
         try:
-            self._ask("DELETE", path)
+            self._request("DELETE", path)
         except ServerError as error:
             if error.status != 404:
                 raise
 
     def compare(self, whole: Body) -> Comparison:
         """Compare a desired load balancer with the stored one. 404 if it does not exist."""
-        told = self._ask("POST", f"/loadbalancers/{_part(whole['id'])}/comparison", {"loadbalancer": whole})
+        told = self._request("POST", f"/loadbalancers/{_part(whole['id'])}/comparison", {"loadbalancer": whole})
         return Comparison(told["differences"], told["revision"])
 
-    def say_again(self, whole: Body, revision: int | None) -> None:
+    def replace(self, whole: Body, revision: int | None) -> None:
         """Replace a load balancer, creating missing parts; with a revision, only if it is unchanged since then."""
         query = "" if revision is None else f"?revision={revision}"
-        self._ask("PUT", f"/loadbalancers/{_part(whole['id'])}/whole{query}", {"loadbalancer": whole})
+        self._request("PUT", f"/loadbalancers/{_part(whole['id'])}/whole{query}", {"loadbalancer": whole})
 
     def take_over(self, balancer_id: str) -> None:
         """Complete a prepared takeover from another provider. Idempotent."""
-        self._ask("PUT", f"/loadbalancers/{_part(balancer_id)}/takeover")
+        self._request("PUT", f"/loadbalancers/{_part(balancer_id)}/takeover")
 
     def fail_over(self, balancer_id: str) -> None:
-        self._ask("PUT", f"/loadbalancers/{_part(balancer_id)}/failover")
+        self._request("PUT", f"/loadbalancers/{_part(balancer_id)}/failover")
 
     def profiles(self) -> Mapping[str, Mapping[str, str]]:
         """Return the keys of flavors and availability zones, with descriptions."""
-        known: Mapping[str, Mapping[str, str]] = self._ask("GET", "/profiles")
+        known: Mapping[str, Mapping[str, str]] = self._request("GET", "/profiles")
         return known
 
     def statuses(self, balancer_id: str) -> Body | None:
         """Return the statuses of a load balancer and all its parts; None if it does not exist."""
         try:
-            found: Body = self._ask("GET", f"/statuses/{_part(balancer_id)}")["loadbalancer"]
+            found: Body = self._request("GET", f"/statuses/{_part(balancer_id)}")["loadbalancer"]
         except ServerError as error:
             if error.status == 404:
                 return None
@@ -89,22 +89,22 @@ class Door:
         """Yield the ids of all load balancers that the plug-in created in Fairlead."""
         after: str | None = ""
         while after is not None:
-            page = self._ask("GET", f"/statuses?{urlencode({'after': after})}")
+            page = self._request("GET", f"/statuses?{urlencode({'after': after})}")
             yield from (each["id"] for each in page["loadbalancers"])
             after = page["next"]
 
-    def news(self, cursor: str, seconds: int) -> News:
+    def changes(self, cursor: str, seconds: int) -> ChangeNotice:
         """Long-poll for changes; waits up to this number of seconds."""
-        told = self._ask("GET", f"/news?{urlencode({'since': cursor, 'wait': seconds})}")
-        return News(told["cursor"], told["changed"], told["whole"])
+        told = self._request("GET", f"/news?{urlencode({'since': cursor, 'wait': seconds})}")
+        return ChangeNotice(told["cursor"], told["changed"], told["whole"])
 
-    def probed_on(self, network_id: str) -> Sequence[str] | None:
+    def probe_subnets(self, network_id: str) -> Sequence[str] | None:
         """Return the IPv4 subnets (CIDRs) of a Neutron network that need a probe address; None if no port is needed."""
-        found = self._ask("GET", f"/probed-networks/{_part(network_id)}")["network"]
+        found = self._request("GET", f"/probed-networks/{_part(network_id)}")["network"]
         cidrs: Sequence[str] = found["cidrs"]
         return cidrs if found["is_probed"] else None
 
-    def proxied_on(self, network_id: str) -> Sequence[Body]:
+    def proxy_ports(self, network_id: str) -> Sequence[Body]:
         """Return the proxy ports of a Neutron network to create and delete.
 
         For each project (`project_id`) with load balancers that use proxies there: ports that `come`, each with `host`,
@@ -116,7 +116,7 @@ class Door:
         answered, retries = 0, _Retries(self.wait)
         for server in self.servers:
             try:
-                places = retries.ask(partial(server.ask, "GET", path))["network"]["places"]
+                places = retries.ask(partial(server.request, "GET", path))["network"]["places"]
             except NotReached as error:
                 away = error
                 continue
@@ -128,30 +128,30 @@ class Door:
             raise away
         return [*found.values()]
 
-    def refuse_proxies(self, network_id: str, reason: str) -> None:
+    def report_proxy_failure(self, network_id: str, reason: str) -> None:
         """Report why Neutron creates no proxy ports there; an empty reason clears it."""
-        said = {"network": {"refused": reason[:LONGEST_REASON]}}
-        self._ask("PUT", f"/proxied-networks/{_part(network_id)}", said)
+        said = {"network": {"refused": reason[:MAX_REASON_LENGTH]}}
+        self._request("PUT", f"/proxied-networks/{_part(network_id)}", said)
 
     def statistics(self, balancer_ids: Sequence[str]) -> Sequence[Body]:
         """Return the statistics of the listeners of up to 50 load balancers."""
-        found: Sequence[Body] = self._ask("GET", f"/statistics?{urlencode([('id', each) for each in balancer_ids])}")[
-            "listeners"
-        ]
+        found: Sequence[Body] = self._request(
+            "GET", f"/statistics?{urlencode([('id', each) for each in balancer_ids])}"
+        )["listeners"]
         return found
 
-    def _ask(self, method: str, path: str, body: object = None) -> Any:
+    def _request(self, method: str, path: str, body: object = None) -> Any:
         """Send a request, with retries after 429."""
-        return _Retries(self.wait).ask(partial(self._ask_once, method, path, body))
+        return _Retries(self.wait).ask(partial(self._request_once, method, path, body))
 
-    def _ask_once(self, method: str, path: str, body: object) -> Any:
+    def _request_once(self, method: str, path: str, body: object) -> Any:
         *others, last = self.servers
         for server in others:
             try:
-                return server.ask(method, PATH + path, body)
+                return server.request(method, PATH + path, body)
             except NotReached:
                 continue
-        return last.ask(method, PATH + path, body)
+        return last.request(method, PATH + path, body)
 
 
 class _Retries:
@@ -160,7 +160,7 @@ class _Retries:
 
     def __init__(self, wait: Callable[[float], None]) -> None:
         self._wait = wait
-        self._left = PACED_PATIENCE
+        self._left = RATE_LIMIT_TIMEOUT
 
     def ask(self, send: Callable[[], Any]) -> Any:
         """Send a request until it is not answered 429. Raises ServerError."""
@@ -168,7 +168,7 @@ class _Retries:
             try:
                 return send()
             except ServerError as error:
-                if error.status != _PACED or not 0 < error.retry_after <= self._left:
+                if error.status != _TOO_MANY_REQUESTS or not 0 < error.retry_after <= self._left:
                     raise
                 self._left -= error.retry_after
                 self._wait(error.retry_after)

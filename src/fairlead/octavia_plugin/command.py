@@ -9,8 +9,8 @@ from typing import Any
 
 from fairlead.http.server_client import ServerError
 from fairlead.octavia_plugin.adopt_command import add_adopt
-from fairlead.octavia_plugin.api_client import Door
-from fairlead.runtime.terminal import complain, say, say_json
+from fairlead.octavia_plugin.api_client import PluginApi
+from fairlead.runtime.terminal import print_error, print_json, print_lines
 
 FAILED, DIFFERENT = 1, 3
 DESCRIPTION = """Compare what Octavia's database has of its load balancers of the provider fairlead with what
@@ -30,7 +30,7 @@ runs. Exit codes: 0 nothing differs any more, 1 failed, or something cannot be p
 3 something differs (--dry-run)."""
 
 
-class Failure(Exception):
+class OctaviaCommandError(Exception):
     """The command failed; the message gives the reason."""
 
 
@@ -44,8 +44,8 @@ def main(words: Sequence[str]) -> int:
     arguments = parser.parse_args(words)
     try:
         code: int = arguments.run(arguments)
-    except (Failure, ServerError) as error:
-        complain(f"fairlead octavia: {error}")
+    except (OctaviaCommandError, ServerError) as error:
+        print_error(f"fairlead octavia: {error}")
         return FAILED
     except KeyboardInterrupt:
         return FAILED
@@ -97,7 +97,7 @@ def read_octavia(arguments: argparse.Namespace) -> Any:
         from octavia.common import config
         from oslo_config import cfg
     except ModuleNotFoundError as error:
-        raise Failure(f"there is no {error.name} here: this runs in Octavia's environment") from None
+        raise OctaviaCommandError(f"there is no {error.name} here: this runs in Octavia's environment") from None
     from fairlead.octavia_plugin.options import read
 
     files = [word for file in arguments.config_file for word in ("--config-file", file)]
@@ -106,26 +106,26 @@ def read_octavia(arguments: argparse.Namespace) -> Any:
         section = read(cfg.CONF)
         cfg.CONF.fairlead.servers  # noqa: B018 - reading validates it
     except cfg.Error as error:
-        raise Failure(str(error)) from None
+        raise OctaviaCommandError(str(error)) from None
     return section
 
 
-def _open_door(arguments: argparse.Namespace) -> Door:
+def _open_door(arguments: argparse.Namespace) -> PluginApi:
     """Create the API client. Raises Failure."""
     section = read_octavia(arguments)
-    from fairlead.octavia_plugin.options import make_door
+    from fairlead.octavia_plugin.options import make_plugin_api
 
-    return make_door(section)
+    return make_plugin_api(section)
 
 
 def _sync(arguments: argparse.Namespace) -> int:
     """Run `sync` and return the exit code. Raises Failure."""
     if arguments.delete_ports and arguments.balancers:
-        raise Failure("--delete-ports is about all ports that Octavia has left: name no load balancer")
+        raise OctaviaCommandError("--delete-ports is about all ports that Octavia has left: name no load balancer")
     section = read_octavia(arguments)
     from fairlead.octavia_plugin import sync
-    from fairlead.octavia_plugin.agent import Conduct
-    from fairlead.octavia_plugin.findings import Finding, What, sentence
+    from fairlead.octavia_plugin.agent import AgentSettings
+    from fairlead.octavia_plugin.findings import Finding, FindingType, sentence
 
     heard = list[Finding]()
 
@@ -134,20 +134,24 @@ def _sync(arguments: argparse.Namespace) -> int:
             return
         heard.append(finding)
         if not arguments.json:
-            say(sentence(finding))
+            print_lines(sentence(finding))
 
     doubt = 0.0 if arguments.at_once else float(section.patience)
-    conduct = Conduct(doubt=doubt, hear=hear, is_dry=arguments.dry_run, deletes_old=arguments.delete_old)
+    conduct = AgentSettings(
+        settle_seconds=doubt, on_finding=hear, is_dry=arguments.dry_run, deletes_old=arguments.delete_old
+    )
     try:
         looked = sync.sync(section, arguments.balancers, conduct, deletes_ports=arguments.delete_ports)
-    except sync.Failed as error:
-        raise Failure(str(error)) from None
-    left = [each for each in heard if each.what in (What.REFUSED, What.OLD_STRANGER, What.KEPT_ORPHAN)]
+    except sync.SyncFailed as error:
+        raise OctaviaCommandError(str(error)) from None
+    left = [
+        each for each in heard if each.what in (FindingType.REFUSED, FindingType.OLD_UNKNOWN, FindingType.KEPT_ORPHAN)
+    ]
     if arguments.json:
         records = [each.record for each in heard]
-        say_json({"load_balancers": looked, "dry_run": arguments.dry_run, "differences": records})
+        print_json({"load_balancers": looked, "dry_run": arguments.dry_run, "differences": records})
     else:
-        say(_summary(looked, len(heard), len(left), is_dry=arguments.dry_run))
+        print_lines(_summary(looked, len(heard), len(left), is_dry=arguments.dry_run))
     if heard and arguments.dry_run:
         return DIFFERENT
     return FAILED if left else 0

@@ -11,7 +11,7 @@ from hashlib import sha256
 from typing import Any, NamedTuple
 
 
-class State(NamedTuple):
+class StatePair(NamedTuple):
     digest: str
     """Digest of Octavia's state."""
     revision: int
@@ -24,28 +24,28 @@ def digest_of(whole: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Differing:
-    state: State
+    state: StatePair
     since: float
     differences: Sequence[Mapping[str, Any]]
     """Differences as returned by Fairlead's API."""
 
 
 @dataclass(slots=True)
-class Compared:
+class ComparisonCache:
     """Records by load balancer."""
 
-    same: dict[str, State] = field(default_factory=dict)
+    same: dict[str, StatePair] = field(default_factory=dict)
     differing: dict[str, Differing] = field(default_factory=dict)
-    refused: dict[str, State] = field(default_factory=dict)
+    rejected: dict[str, StatePair] = field(default_factory=dict)
     """States that Fairlead rejected; not sent again until either side changes."""
-    not_made: dict[str, str] = field(default_factory=dict)
+    rejected_creates: dict[str, str] = field(default_factory=dict)
     """Digest of Octavia's state that Fairlead rejected when it had lost a part, or all of it."""
 
     def forget(self, balancer_id: str) -> None:
-        for known in (self.same, self.differing, self.refused, self.not_made):
+        for known in (self.same, self.differing, self.rejected, self.rejected_creates):
             known.pop(balancer_id, None)
 
-    def try_again(self) -> None:
+    def clear_rejections(self) -> None:
         """Forget rejections, because Fairlead may accept the load balancers now."""
-        self.refused.clear()
-        self.not_made.clear()
+        self.rejected.clear()
+        self.rejected_creates.clear()

@@ -18,15 +18,15 @@ from oslo_log import log
 
 from fairlead.http.server_client import ServerError
 from fairlead.octavia_plugin import bodies
-from fairlead.octavia_plugin.api_client import Door
-from fairlead.octavia_plugin.options import make_door, read
+from fairlead.octavia_plugin.api_client import PluginApi
+from fairlead.octavia_plugin.options import make_plugin_api, read
 
 LOG = log.getLogger(__name__)
 _UNSUPPORTED = 501
 
 
 @contextmanager
-def _telling() -> Iterator[None]:
+def _convert_errors() -> Iterator[None]:
     """Convert a server's error to UnsupportedOptionError or DriverError with its message, which the tenant sees."""
     try:
         yield
@@ -42,7 +42,7 @@ def _telling() -> Iterator[None]:
 
 
 class FairleadDriver(ProviderDriver):  # type: ignore[misc]
-    """Entry point `fairlead` of octavia.api.drivers. All methods raise the exceptions of `_telling`."""
+    """Entry point `fairlead` of octavia.api.drivers. All methods raise the exceptions of `_convert_errors`."""
 
     def create_vip_port(
         self, loadbalancer_id: str, project_id: str, vip_dictionary: Any, additional_vip_dicts: Any
@@ -65,8 +65,8 @@ class FairleadDriver(ProviderDriver):  # type: ignore[misc]
 
     def loadbalancer_failover(self, loadbalancer_id: str) -> None:
         """Re-read and repair the rows; the status is ACTIVE after that. There is no instance to fail over."""
-        with _telling():
-            _door().fail_over(loadbalancer_id)
+        with _convert_errors():
+            _plugin_api().fail_over(loadbalancer_id)
 
     def loadbalancer_failover_with_flavor(self, loadbalancer_id: str, flavor_id: str) -> None:
         """Fail over; the flavor has no effect on it."""
@@ -146,12 +146,12 @@ class FairleadDriver(ProviderDriver):  # type: ignore[misc]
     # Flavors and availability zones
 
     def get_supported_flavor_metadata(self) -> dict[str, str]:
-        with _telling():
-            return dict(_door().profiles()["flavor"])
+        with _convert_errors():
+            return dict(_plugin_api().profiles()["flavor"])
 
     def get_supported_availability_zone_metadata(self) -> dict[str, str]:
-        with _telling():
-            return dict(_door().profiles()["availability_zone"])
+        with _convert_errors():
+            return dict(_plugin_api().profiles()["availability_zone"])
 
     def validate_flavor(self, flavor_metadata: Any) -> None:
         self._post("/profiles", "profiles", {"flavor": flavor_metadata})
@@ -160,17 +160,17 @@ class FairleadDriver(ProviderDriver):  # type: ignore[misc]
         self._post("/profiles", "profiles", {"availability_zone": availability_zone_metadata})
 
     def _post(self, path: str, root: str, body: bodies.Body) -> None:
-        with _telling():
-            _door().post(path, root, body)
+        with _convert_errors():
+            _plugin_api().post(path, root, body)
 
     def _put(self, path: str, root: str, body: object) -> None:
-        with _telling():
-            _door().put(path, root, body)
+        with _convert_errors():
+            _plugin_api().put(path, root, body)
 
     def _delete(self, path: str) -> None:
-        with _telling():
-            _door().delete(path)
+        with _convert_errors():
+            _plugin_api().delete(path)
 
 
-def _door() -> Door:
-    return make_door(read(cfg.CONF))
+def _plugin_api() -> PluginApi:
+    return make_plugin_api(read(cfg.CONF))

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, TypeAlias
 
-from fairlead.octavia_plugin.differences import BALANCERS, Known, Record
+from fairlead.octavia_plugin.differences import BALANCERS, OctaviaState, Record
 from fairlead.runtime.terminal import escaped
 
 _NAMES = {
@@ -20,16 +20,16 @@ _NAMES = {
 }
 
 
-class What(StrEnum):
+class FindingType(StrEnum):
     STATUS = "status"
     """Octavia's status differs from Fairlead's: Octavia is updated."""
     VALUE = "value"
     """An attribute differs: Fairlead is updated."""
     MISSING = "missing"
     """Missing in Fairlead: created there."""
-    STRANGER = "stranger"
+    UNKNOWN = "stranger"
     """Missing in Octavia, or being deleted there: deleted in Fairlead."""
-    OLD_STRANGER = "old stranger"
+    OLD_UNKNOWN = "old stranger"
     """Missing in Octavia, and so old that Octavia's database may be an outdated copy: nothing is changed."""
     REFUSED = "refused"
     """Fairlead rejects Octavia's object; `fairlead` is its message."""
@@ -41,7 +41,7 @@ class What(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    what: What
+    what: FindingType
     balancer: str
     """Load balancer id."""
     kind: str = BALANCERS
@@ -58,7 +58,7 @@ class Finding:
         return {**asdict(self), "what": self.what.value}
 
 
-Hear: TypeAlias = Callable[[Finding], None]
+OnFinding: TypeAlias = Callable[[Finding], None]
 
 
 def sentence(found: Finding) -> str:
@@ -66,19 +66,19 @@ def sentence(found: Finding) -> str:
     if found.kind != BALANCERS:
         where += f" of load balancer {found.balancer}"
     match found.what:
-        case What.STATUS | What.VALUE:
+        case FindingType.STATUS | FindingType.VALUE:
             return f"{where}: {found.attribute} is {found.octavia!r} in Octavia and {found.fairlead!r} in Fairlead"
-        case What.MISSING:
+        case FindingType.MISSING:
             return f"{where} is not in Fairlead"
-        case What.STRANGER:
+        case FindingType.UNKNOWN:
             return f"{found.id} is not in Octavia, or is to be gone: it is deleted in Fairlead"
-        case What.OLD_STRANGER:
+        case FindingType.OLD_UNKNOWN:
             return f"{found.id} is not in Octavia, and too old to be deleted by itself"
-        case What.REFUSED:
+        case FindingType.REFUSED:
             return f"{where}: Fairlead does not take what Octavia has of it: {escaped(str(found.fairlead))}"
-        case What.ORPHAN:
+        case FindingType.ORPHAN:
             return f"{where}, which Octavia does not have, {_at(found.octavia)}: it is deleted in Neutron"
-        case What.KEPT_ORPHAN:
+        case FindingType.KEPT_ORPHAN:
             return f"{where}, which Octavia does not have, {_at(found.octavia)}: --delete-ports deletes it in Neutron"
 
 
@@ -86,7 +86,7 @@ def _at(seen: Mapping[str, Any]) -> str:
     return escaped(f"has {', '.join(seen['addresses']) or 'no address'} on network {seen['network']}")
 
 
-def statuses_of(balancer_id: str, updates: Mapping[str, Sequence[Record]], known: Known) -> Iterator[Finding]:
+def statuses_of(balancer_id: str, updates: Mapping[str, Sequence[Record]], known: OctaviaState) -> Iterator[Finding]:
     """Yield the findings for status updates."""
     for kind, records in updates.items():
         for record in records:
@@ -97,7 +97,7 @@ def statuses_of(balancer_id: str, updates: Mapping[str, Sequence[Record]], known
             ):
                 if attribute in record:
                     yield Finding(
-                        what=What.STATUS,
+                        what=FindingType.STATUS,
                         balancer=balancer_id,
                         kind=kind,
                         id=record["id"],
@@ -112,6 +112,8 @@ def values_of(balancer_id: str, differences: Iterable[Mapping[str, Any]]) -> Ite
     for each in differences:
         where: dict[str, Any] = {"balancer": balancer_id, "kind": each["kind"], "id": each["id"]}
         if each["missing"]:
-            yield Finding(what=What.MISSING, **where)
+            yield Finding(what=FindingType.MISSING, **where)
         for name, both in each["attributes"].items():
-            yield Finding(what=What.VALUE, attribute=name, octavia=both["said"], fairlead=both["stored"], **where)
+            yield Finding(
+                what=FindingType.VALUE, attribute=name, octavia=both["said"], fairlead=both["stored"], **where
+            )

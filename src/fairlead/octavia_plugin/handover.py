@@ -16,13 +16,13 @@ from oslo_db.exception import DBError
 from sqlalchemy.exc import SQLAlchemyError
 
 from fairlead.octavia_plugin import database_bodies
-from fairlead.octavia_plugin.adoption import STOCK, NotAnswered, NotHandedOver, Standing
+from fairlead.octavia_plugin.adoption import STOCK, BalancerRecord, ServiceFailed, TakeoverForbidden
 from fairlead.octavia_plugin.bodies import Body
-from fairlead.octavia_plugin.neutron import answered, driver
+from fairlead.octavia_plugin.neutron import convert_errors, driver
 
 STOCK_PORT = "ovn-lb-vip-"
 """Name prefix of ports that the stock provider creates for VIPs."""
-CALM = ("ACTIVE", "ERROR")
+STABLE_STATUSES = ("ACTIVE", "ERROR")
 """Provisioning statuses that allow a takeover: no change is in progress."""
 
 
@@ -32,15 +32,15 @@ class Handover:
     def __init__(self, provider: str) -> None:
         self._provider = provider
 
-    def find(self, name: str) -> Standing:
+    def find(self, name: str) -> BalancerRecord:
         """Find a load balancer by id or name. Raises NotHandedOver."""
         with _session() as session:
             rows = session.query(models.LoadBalancer).filter(models.LoadBalancer.provisioning_status != "DELETED")
             found = rows.filter_by(id=name).all() or rows.filter_by(name=name).limit(2).all()
             if len(found) != 1:
                 several = "more than one load balancer" if found else "no load balancer"
-                raise NotHandedOver("ambiguous" if found else "unknown", f"Octavia has {several} {name}")
-            return Standing(
+                raise TakeoverForbidden("ambiguous" if found else "unknown", f"Octavia has {several} {name}")
+            return BalancerRecord(
                 id=found[0].id,
                 provider=found[0].provider,
                 provisioning=found[0].provisioning_status,
@@ -75,31 +75,31 @@ class Handover:
         """Check the provider and the status. A load balancer of this provider may have any status: it was handed over
         before, and Fairlead does not have it yet."""
         if row is None or row.provisioning_status == "DELETED":
-            raise NotHandedOver("unknown", f"Octavia has no load balancer {balancer_id}")
+            raise TakeoverForbidden("unknown", f"Octavia has no load balancer {balancer_id}")
         if row.provider not in (STOCK, self._provider):
-            raise NotHandedOver(
+            raise TakeoverForbidden(
                 "provider", f"its provider is {row.provider}: only those of the provider {STOCK} are taken over"
             )
-        if row.provider == STOCK and row.provisioning_status not in CALM:
+        if row.provider == STOCK and row.provisioning_status not in STABLE_STATUSES:
             words = f"it is {row.provisioning_status}: the provider {STOCK} is at work on it"
-            raise NotHandedOver("pending", words)
+            raise TakeoverForbidden("pending", words)
 
 
 class VipPorts:
     """VIP ports in Neutron, through Octavia's client. All methods raise NotAnswered."""
 
-    def was_made(self, port_id: str) -> bool:
+    def is_stock_port(self, port_id: str) -> bool:
         """Whether the stock provider created the port, and would have deleted it."""
-        with answered():
+        with convert_errors():
             try:
                 return driver().get_port(port_id).name.startswith(STOCK_PORT)  # type: ignore[no-any-return]
             except PortNotFound:
-                raise NotHandedOver("port", f"Neutron has no port {port_id}, on which its VIP was") from None
+                raise TakeoverForbidden("port", f"Neutron has no port {port_id}, on which its VIP was") from None
 
-    def give(self, port_id: str, balancer_id: str) -> None:
+    def hand_to_octavia(self, port_id: str, balancer_id: str) -> None:
         """Change the port to one created by Octavia, so that Octavia deletes it, and the stock provider ignores it."""
         said = {"name": f"octavia-lb-{balancer_id}", "device_id": f"lb-{balancer_id}"}
-        with answered():
+        with convert_errors():
             driver().network_proxy.update_port(port_id, device_owner=constants.OCTAVIA_OWNER, **said)
 
 
@@ -111,4 +111,4 @@ def _session() -> Iterator[Any]:
         with closing(session), session.begin():
             yield session
     except (DBError, SQLAlchemyError) as error:
-        raise NotAnswered("database", f"Octavia's database: {error}") from error
+        raise ServiceFailed("database", f"Octavia's database: {error}") from error

@@ -9,11 +9,11 @@ from octavia.common import clients, utils
 from octavia.network.base import NetworkException
 from openstack.exceptions import SDKException
 
-from fairlead.octavia_plugin.adoption import NotAnswered
+from fairlead.octavia_plugin.adoption import ServiceFailed
 
 
 @contextmanager
-def answered() -> Iterator[None]:
+def convert_errors() -> Iterator[None]:
     """Convert errors of Octavia's driver, its client and the session below to NotAnswered.
 
     Octavia caches one connection. If openstacksdk created it while Neutron was down, it sends all requests to URLs
@@ -23,7 +23,7 @@ def answered() -> Iterator[None]:
         yield
     except (NetworkException, SDKException, ClientException) as error:
         clients.NeutronAuth.neutron_client = None
-        raise NotAnswered("neutron", f"Neutron: {error}") from error
+        raise ServiceFailed("neutron", f"Neutron: {error}") from error
 
 
 def driver() -> Any:

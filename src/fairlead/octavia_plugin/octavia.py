@@ -12,7 +12,7 @@ from typing import Any
 from octavia.db import api, models
 
 from fairlead.octavia_plugin import database_bodies
-from fairlead.octavia_plugin.differences import PENDING, Known, Standing
+from fairlead.octavia_plugin.differences import PENDING, OctaviaState, OctaviaStatus
 
 DELETED = "DELETED"
 _NAMED_AT_ONCE = 500
@@ -49,7 +49,7 @@ class OctaviaDatabase:
                 found |= {row.id for row in session.query(models.LoadBalancer.id).filter(some & there)}
         return found
 
-    def look(self, balancer_id: str) -> Known | None:
+    def look(self, balancer_id: str) -> OctaviaState | None:
         """Read a load balancer; None if it does not exist, is deleted, or has another provider."""
         with _session() as session:
             found = session.query(models.LoadBalancer).filter_by(id=balancer_id, provider=self._provider).first()
@@ -72,12 +72,12 @@ def _session() -> Iterator[Any]:
         session.close()
 
 
-def _known(balancer: Any) -> Known:
+def _known(balancer: Any) -> OctaviaState:
     pools, listeners = balancer.pools, balancer.listeners
     monitors = [pool.health_monitor for pool in pools if pool.health_monitor]
     members = [member for pool in pools for member in pool.members]
     policies = [policy for listener in listeners for policy in listener.l7policies]
-    return Known(
+    return OctaviaState(
         balancer=_standing(balancer),
         whole=database_bodies.load_balancer(balancer),
         parts={
@@ -94,5 +94,5 @@ def _known(balancer: Any) -> Known:
     )
 
 
-def _standing(row: Any) -> Standing:
-    return Standing(row.provisioning_status, row.operating_status)
+def _standing(row: Any) -> OctaviaStatus:
+    return OctaviaStatus(row.provisioning_status, row.operating_status)

@@ -4,8 +4,8 @@ from typing import Any
 
 from oslo_config import cfg
 
-from fairlead.http.server_client import Server
-from fairlead.octavia_plugin.api_client import Door
+from fairlead.http.server_client import ApiClient
+from fairlead.octavia_plugin.api_client import PluginApi
 
 SECTION = "fairlead"
 PROVIDER = "fairlead"
@@ -50,11 +50,11 @@ def read(configuration: cfg.ConfigOpts) -> Any:
     return configuration[SECTION]
 
 
-def make_door(section: Any) -> Door:
+def make_plugin_api(section: Any) -> PluginApi:
     """Create the API client, without connecting."""
     names = ("user", "password", "ca", "certificate", "key")
     made = {name: getattr(section, name) for name in names}
-    return Door(tuple(Server(url=url, timeout=float(section.timeout), **made) for url in section.servers))
+    return PluginApi(tuple(ApiClient(url=url, timeout=float(section.timeout), **made) for url in section.servers))
 
 
 def sockets_of(configuration: cfg.ConfigOpts) -> tuple[str, str, str]:

@@ -13,15 +13,15 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from fairlead.octavia_plugin.findings import Finding, Hear, What
+from fairlead.octavia_plugin.findings import Finding, FindingType, OnFinding
 
-BRAKE_PORTS, BRAKE_SHARE = 20, 0.3
+MASS_DELETE_MIN_PORTS, MASS_DELETE_MIN_SHARE = 20, 0.3
 """Limits of the mass-deletion guard: ports, and their share of all VIP ports. Above both, ports are deleted only if the
 operator confirms that Octavia's database is no outdated copy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VipPort:
+class OctaviaVipPort:
     id: str
     balancer: str
     """Id of the load balancer that the port was created for."""
@@ -29,29 +29,29 @@ class VipPort:
     addresses: tuple[str, ...]
 
 
-class Ports(Protocol):
+class OrphanPorts(Protocol):
     """Both methods raise NotAnswered."""
 
-    def made(self) -> Sequence[VipPort]:
+    def made(self) -> Sequence[OctaviaVipPort]:
         """Return all ports created for VIPs."""
 
     def delete(self, port_id: str) -> None:
         """Delete a port. A missing one counts as deleted."""
 
 
-class Octavia(Protocol):
+class OrphanDatabase(Protocol):
     def having(self, ids: Collection[str]) -> set[str]:
         """Return those of these load balancers that Octavia has, of any provider."""
 
 
-class TooMany(Exception):
+class TooManyDeletions(Exception):
     """Too many ports would be deleted; the message has the numbers and the remedy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Orphans:
-    ports: Ports
-    octavia: Octavia
+    ports: OrphanPorts
+    octavia: OrphanDatabase
     in_fairlead: Callable[[str], bool]
     """Whether Fairlead has a load balancer with this id."""
 
@@ -59,30 +59,30 @@ class Orphans:
         """Return the ids of ports that are orphans or belong to requests in progress."""
         return frozenset(each.id for each in self._without_balancer(self.ports.made()))
 
-    def find(self, suspects: frozenset[str]) -> Sequence[VipPort]:
+    def find(self, suspects: frozenset[str]) -> Sequence[OctaviaVipPort]:
         """Return the suspects that still have no load balancer in Octavia or Fairlead, ordered by load balancer."""
         still = [each for each in self._without_balancer(self.ports.made()) if each.id in suspects]
         return sorted((each for each in still if not self.in_fairlead(each.balancer)), key=lambda each: each.balancer)
 
-    def settle(self, orphans: Sequence[VipPort], hear: Hear, *, deletes: bool, is_dry: bool) -> None:
+    def settle(self, orphans: Sequence[OctaviaVipPort], hear: OnFinding, *, deletes: bool, is_dry: bool) -> None:
         """Report each orphan, and delete it if requested. Raises NotAnswered."""
         for port in orphans:
             seen = {"network": port.network, "addresses": list(port.addresses)}
-            what = What.ORPHAN if deletes else What.KEPT_ORPHAN
+            what = FindingType.ORPHAN if deletes else FindingType.KEPT_ORPHAN
             hear(Finding(what=what, balancer=port.balancer, kind="ports", id=port.id, octavia=seen))
             if deletes and not is_dry:
                 self.ports.delete(port.id)
 
-    def check_share(self, orphans: Sequence[VipPort]) -> None:
+    def check_share(self, orphans: Sequence[OctaviaVipPort]) -> None:
         """Raise TooMany if Octavia's database is more likely to be wrong."""
         made = len(self.ports.made())
-        if len(orphans) > max(BRAKE_PORTS, BRAKE_SHARE * made):
-            raise TooMany(
+        if len(orphans) > max(MASS_DELETE_MIN_PORTS, MASS_DELETE_MIN_SHARE * made):
+            raise TooManyDeletions(
                 f"Octavia's database has no load balancer for {len(orphans)} of {made} ports of VIPs: none is deleted."
                 " If it is the right database and no old copy, say so by --delete-old."
             )
 
-    def _without_balancer(self, made: Sequence[VipPort]) -> Sequence[VipPort]:
+    def _without_balancer(self, made: Sequence[OctaviaVipPort]) -> Sequence[OctaviaVipPort]:
         """Return the ports without a load balancer. Reads the ports first, so each committed request has a row."""
         known = self.octavia.having({each.balancer for each in made})
         return [each for each in made if each.balancer not in known]

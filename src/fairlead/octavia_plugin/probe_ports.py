@@ -11,8 +11,8 @@ from typing import Any
 
 from openstack.exceptions import ConflictException, NotFoundException
 
-from fairlead.octavia_plugin.adoption import NotAnswered
-from fairlead.octavia_plugin.neutron import answered, neutron
+from fairlead.octavia_plugin.adoption import ServiceFailed
+from fairlead.octavia_plugin.neutron import convert_errors, neutron
 
 OWNER = "ovn-lb-hm:distributed"
 """Device owner that makes ML2/OVN create a `localport`, available on every node."""
@@ -21,16 +21,16 @@ DEVICE = "ovn-lb-hm-fairlead-"
 (`model/queries/unmanaged_probe_ports.py`)."""
 
 
-class ProbePorts:
+class NeutronProbePorts:
     """Probe ports, through Octavia's client. All methods raise NotAnswered."""
 
     def networks(self) -> set[str]:
-        with answered():
+        with convert_errors():
             found = neutron().ports(device_owner=OWNER)
             return {each.network_id for each in found if each.device_id == f"{DEVICE}{each.network_id}"}
 
     def settle(self, network_id: str, cidrs: Sequence[str] | None) -> None:
-        with answered():
+        with convert_errors():
             # a list request never returns 404, so an answer here comes from a working Neutron
             there = _there(network_id)
             try:
@@ -76,7 +76,7 @@ def _subnets(network_id: str) -> dict[IPv4Network | IPv6Network, str]:
 
 def _give_addresses(port: Any, cidrs: Sequence[str]) -> None:
     """Add and remove addresses, one subnet at a time, so that an exhausted subnet does not block others."""
-    with answered():
+    with convert_errors():
         subnets = _subnets(port.network_id)
         wanted = [subnets[cidr] for cidr in map(ip_network, cidrs) if cidr in subnets]
         four = {identity for cidr, identity in subnets.items() if cidr.version == 4}
@@ -87,9 +87,9 @@ def _give_addresses(port: Any, cidrs: Sequence[str]) -> None:
     refused = list[str]()
     for missing in sorted({*wanted} - {each["subnet_id"] for each in kept}):
         try:
-            with answered():
+            with convert_errors():
                 kept = list(neutron().update_port(port.id, fixed_ips=[*kept, {"subnet_id": missing}]).fixed_ips)
-        except NotAnswered as error:
+        except ServiceFailed as error:
             refused.append(str(error))
     if refused:
-        raise NotAnswered("neutron", "; ".join(refused))
+        raise ServiceFailed("neutron", "; ".join(refused))

@@ -13,57 +13,59 @@ from oslo_log import log
 
 from fairlead.http.server_client import ServerError
 from fairlead.octavia_plugin.adoption import Adoption
-from fairlead.octavia_plugin.agent import Agent, Conduct
-from fairlead.octavia_plugin.api_client import Door, News
+from fairlead.octavia_plugin.agent import AgentSettings, OctaviaAgent
+from fairlead.octavia_plugin.api_client import ChangeNotice, PluginApi
 from fairlead.octavia_plugin.handover import Handover, VipPorts
 from fairlead.octavia_plugin.octavia import OctaviaDatabase
-from fairlead.octavia_plugin.options import PROVIDER, make_door, read, sockets_of
-from fairlead.octavia_plugin.probe_ports import ProbePorts
-from fairlead.octavia_plugin.provision import Provision, Sort
+from fairlead.octavia_plugin.options import PROVIDER, make_plugin_api, read, sockets_of
+from fairlead.octavia_plugin.probe_ports import NeutronProbePorts
+from fairlead.octavia_plugin.provision import PortProvisioner, PortType
 from fairlead.octavia_plugin.proxy_ports import ProxyPorts
-from fairlead.octavia_plugin.supervisor import ExitEvent, IsOver, keep
+from fairlead.octavia_plugin.supervisor import ExitEvent, IsOver, supervise
 
 LOG = log.getLogger(__name__)
-BEAT = 1.0
+POLL_INTERVAL = 1.0
 """Seconds between queries for PENDING load balancers in Octavia."""
-WAIT = 20
+LONG_POLL_SECONDS = 20
 """Seconds that a server holds a request for changes."""
 
 
 def run(exit_event: ExitEvent) -> None:
     """Run until the event is set."""
-    keep(_work, exit_event)
+    supervise(_work, exit_event)
 
 
 def _work(is_over: IsOver) -> None:
     section = read(cfg.CONF)
-    door = make_door(section)
+    door = make_plugin_api(section)
     library = _open_library(is_over)
     if library is None:
         return
-    finish = Adoption(door=door, octavia=Handover(PROVIDER), ports=VipPorts()).finish
-    conduct = Conduct(doubt=section.patience, provisions=provisions(door))
-    agent = Agent(door, OctaviaDatabase(PROVIDER), library, conduct=conduct, finish=finish)
-    ended, told = threading.Event(), SimpleQueue[News]()
+    finish = Adoption(api=door, octavia=Handover(PROVIDER), ports=VipPorts()).finish
+    conduct = AgentSettings(settle_seconds=section.patience, provisions=provisions(door))
+    agent = OctaviaAgent(door, OctaviaDatabase(PROVIDER), library, conduct=conduct, finish=finish)
+    ended, told = threading.Event(), SimpleQueue[ChangeNotice]()
     listening = threading.Thread(target=_listen, args=(door, told.put, ended), daemon=True, name="fairlead-news")
     listening.start()
     try:
         # if the thread ends, this process ends too, and both are restarted
-        _look(agent, told, lambda: is_over() or not listening.is_alive(), section)
+        _run_checks(agent, told, lambda: is_over() or not listening.is_alive(), section)
     finally:
         ended.set()
 
 
-def provisions(door: Door) -> tuple[Provision[Any], ...]:
-    probes = Sort(title="the port for probes", told="probed_networks", wanted=door.probed_on, ports=ProbePorts())
-    proxies = Sort(
-        title="the ports of proxies",
-        told="proxied_networks",
-        wanted=door.proxied_on,
-        ports=ProxyPorts(),
-        refused=door.refuse_proxies,
+def provisions(door: PluginApi) -> tuple[PortProvisioner[Any], ...]:
+    probes = PortType(
+        title="the port for probes", status_key="probed_networks", wanted=door.probe_subnets, ports=NeutronProbePorts()
     )
-    return Provision(probes), Provision(proxies)
+    proxies = PortType(
+        title="the ports of proxies",
+        status_key="proxied_networks",
+        wanted=door.proxy_ports,
+        ports=ProxyPorts(),
+        on_failure=door.report_proxy_failure,
+    )
+    return PortProvisioner(probes), PortProvisioner(proxies)
 
 
 def _open_library(is_over: IsOver) -> Any:
@@ -72,11 +74,11 @@ def _open_library(is_over: IsOver) -> Any:
     while not all(map(os.path.exists, paths)):
         if is_over():
             return None
-        time.sleep(BEAT)
+        time.sleep(POLL_INTERVAL)
     return DriverLibrary(*paths)
 
 
-def _look(agent: Agent, told: "SimpleQueue[News]", is_over: IsOver, section: Any) -> None:
+def _run_checks(agent: OctaviaAgent, told: "SimpleQueue[ChangeNotice]", is_over: IsOver, section: Any) -> None:
     everything = counted = time.monotonic()
     is_whole = True
     while not is_over():
@@ -88,39 +90,39 @@ def _look(agent: Agent, told: "SimpleQueue[News]", is_over: IsOver, section: Any
             agent.count()
             counted = now
         left = agent.step()
-        is_whole = _take(agent, told, 0 if left else BEAT) or is_whole
+        is_whole = _take(agent, told, 0 if left else POLL_INTERVAL) or is_whole
 
 
-def _name_all(agent: Agent) -> bool:
+def _name_all(agent: OctaviaAgent) -> bool:
     try:
-        agent.name_all()
+        agent.enqueue_all()
     except ServerError as error:
         LOG.warning("%s; trying again", error)
         return False
     return True
 
 
-def _take(agent: Agent, told: "SimpleQueue[News]", seconds: float) -> bool:
+def _take(agent: OctaviaAgent, told: "SimpleQueue[ChangeNotice]", seconds: float) -> bool:
     """Wait for changes. Returns whether anything may have changed."""
     try:
         news = told.get(timeout=seconds) if seconds else told.get_nowait()
     except Empty:
         return False
-    agent.name(news.ids)
+    agent.enqueue(news.ids)
     return news.is_whole
 
 
-def _listen(door: Door, tell: Callable[[News], None], ended: threading.Event) -> None:
+def _listen(door: PluginApi, tell: Callable[[ChangeNotice], None], ended: threading.Event) -> None:
     """Poll for changes. A restarted or other server reports that anything may have changed."""
     cursor = ""
     while not ended.is_set():
         try:
-            news = door.news(cursor, WAIT)
+            news = door.changes(cursor, LONG_POLL_SECONDS)
         except ServerError:
-            ended.wait(BEAT)  # the agent logs the error
+            ended.wait(POLL_INTERVAL)  # the agent logs the error
             continue
         if news.cursor != cursor or news.is_whole:
             tell(news)
         elif not news.ids:
-            ended.wait(BEAT / 10)  # an overloaded server answers immediately
+            ended.wait(POLL_INTERVAL / 10)  # an overloaded server answers immediately
         cursor = news.cursor

@@ -16,12 +16,12 @@ from typing import Any, Generic, Protocol, TypeVar
 from oslo_log import log
 
 from fairlead.http.server_client import ServerError
-from fairlead.octavia_plugin.adoption import NotAnswered
+from fairlead.octavia_plugin.adoption import ServiceFailed
 
 LOG = log.getLogger(__name__)
-AT_ONCE = 20
+MAX_NETWORKS_PER_STEP = 20
 """Networks settled between two rounds of load balancers."""
-PAUSE = 15.0
+RETRY_INTERVAL = 15.0
 """Seconds before a network is retried after an error of Neutron or Fairlead."""
 _Wanted = TypeVar("_Wanted")
 _Taken_contra = TypeVar("_Taken_contra", contravariant=True)
@@ -31,7 +31,7 @@ def _say_nothing(network_id: str, reason: str) -> None:
     """Do nothing."""
 
 
-class Ports(Protocol[_Taken_contra]):
+class NetworkPorts(Protocol[_Taken_contra]):
     """All methods raise NotAnswered."""
 
     def networks(self) -> Iterable[str]:
@@ -42,84 +42,84 @@ class Ports(Protocol[_Taken_contra]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sort(Generic[_Wanted]):
+class PortType(Generic[_Wanted]):
     """Kind of ports."""
 
     title: str
-    told: str
+    status_key: str
     """Key in Fairlead's statuses for the networks where a load balancer needs such ports."""
     wanted: Callable[[str], _Wanted]
     """Returns the ports needed on a network. Raises ServerError."""
-    ports: Ports[_Wanted]
-    refused: Callable[[str, str], None] = _say_nothing
+    ports: NetworkPorts[_Wanted]
+    on_failure: Callable[[str, str], None] = _say_nothing
     """Receives the network and the reason of Neutron's failure; an empty reason after a success. Raises ServerError."""
 
 
-class Provision(Generic[_Wanted]):
-    def __init__(self, sort: Sort[_Wanted], clock: Callable[[], float] = time.monotonic) -> None:
+class PortProvisioner(Generic[_Wanted]):
+    def __init__(self, sort: PortType[_Wanted], clock: Callable[[], float] = time.monotonic) -> None:
         self._sort, self._clock = sort, clock
         self._needs: dict[str, Mapping[str, object]] = {}
         """Load balancer -> network -> its need there, as last reported."""
-        self._named = OrderedDict[str, None]()
+        self._queue = OrderedDict[str, None]()
         """Queue of networks to settle."""
-        self._later: dict[str, float] = {}
+        self._due_at: dict[str, float] = {}
         """Network -> time of its next attempt."""
         self._refused = set[str]()
         """Networks with a reported failure of Neutron."""
-        self._finds = self._clock()
+        self._next_search = self._clock()
         """Time of the next search for networks with ports; infinite after a successful one."""
 
-    def see(self, balancer_id: str, told: Mapping[str, Any] | None) -> None:
+    def record_statuses(self, balancer_id: str, told: Mapping[str, Any] | None) -> None:
         """Record a load balancer's statuses in Fairlead; None after its deletion. Older servers report no networks."""
-        said = told.get(self._sort.told, ()) if told is not None else ()
+        said = told.get(self._sort.status_key, ()) if told is not None else ()
         needs = {each["id"]: {**each, "is_ready": True} for each in said}
         before = self._needs.pop(balancer_id, {})
         if needs:
             self._needs[balancer_id] = needs
-        self._name(each for each in {*before, *needs} if before.get(each) != needs.get(each))
-        self._name(each["id"] for each in said if not each["is_ready"] and each["id"] not in self._later)
+        self._enqueue(each for each in {*before, *needs} if before.get(each) != needs.get(each))
+        self._enqueue(each["id"] for each in said if not each["is_ready"] and each["id"] not in self._due_at)
 
-    def name_left(self) -> None:
+    def search_leftovers(self) -> None:
         """Request a search for networks that have ports, needed or not."""
-        self._finds = self._clock()
+        self._next_search = self._clock()
 
     def step(self) -> int:
         """Settle queued networks, up to a limit, and return how many remain."""
         now = self._clock()
-        if self._finds <= now:
+        if self._next_search <= now:
             self._find(now)
-        due = [each for each, when in self._later.items() if when <= now]
+        due = [each for each, when in self._due_at.items() if when <= now]
         for each in due:
-            del self._later[each]
-        self._name(due)
-        for _ in range(min(AT_ONCE, len(self._named))):
-            network_id, _ = self._named.popitem(last=False)
+            del self._due_at[each]
+        self._enqueue(due)
+        for _ in range(min(MAX_NETWORKS_PER_STEP, len(self._queue))):
+            network_id, _ = self._queue.popitem(last=False)
             try:
                 self._settle(network_id)
-            except (ServerError, NotAnswered) as error:
+            except (ServerError, ServiceFailed) as error:
                 LOG.warning("%s on network %s: %s; trying again", self._sort.title, network_id, error)
-                self._later[network_id] = now + PAUSE
-        return len(self._named)
+                self._due_at[network_id] = now + RETRY_INTERVAL
+        return len(self._queue)
 
     def _settle(self, network_id: str) -> None:
         wanted = self._sort.wanted(network_id)
         try:
             self._sort.ports.settle(network_id, wanted)
-        except NotAnswered as error:
+        except ServiceFailed as error:
             self._refused.add(network_id)
-            self._sort.refused(network_id, str(error))
+            self._sort.on_failure(network_id, str(error))
             raise
         if network_id in self._refused:
-            self._sort.refused(network_id, "")
+            self._sort.on_failure(network_id, "")
             self._refused.discard(network_id)
 
     def _find(self, now: float) -> None:
-        self._finds = inf
+        self._next_search = inf
         try:
-            self._name(self._sort.ports.networks())
-        except NotAnswered as error:
+            self._enqueue(self._sort.ports.networks())
+        except ServiceFailed as error:
             LOG.warning("%s: %s; trying again", self._sort.title, error)
-            self._finds = now + PAUSE
+            self._next_search = now + RETRY_INTERVAL
 
-    def _name(self, networks: Iterable[str]) -> None:
-        self._named.update(dict.fromkeys(networks))
+    def _enqueue(self, networks: Iterable[str]) -> None:
+        self._queue.update(dict.fromkeys(networks))

@@ -7,8 +7,8 @@ node. Port security is off, because a listener's allowed CIDRs are enforced befo
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from fairlead.octavia_plugin.adoption import NotAnswered
-from fairlead.octavia_plugin.neutron import answered, neutron
+from fairlead.octavia_plugin.adoption import ServiceFailed
+from fairlead.octavia_plugin.neutron import convert_errors, neutron
 
 OWNER = "fairlead:load_balancer_proxy"
 DEVICE = "fairlead-proxy-"
@@ -20,13 +20,13 @@ class ProxyPorts:
     """Proxy ports, through Octavia's client. All methods raise NotAnswered."""
 
     def networks(self) -> set[str]:
-        with answered():
+        with convert_errors():
             return {each.network_id for each in neutron().ports(device_owner=OWNER) if _is_ours(each)}
 
     def settle(self, network_id: str, wanted: Sequence[Mapping[str, Any]]) -> None:
         """Create and delete ports as listed; ports of unlisted projects are deleted. Failed creations do not stop
         others."""
-        with answered():
+        with convert_errors():
             there = [each for each in neutron().ports(network_id=network_id, device_owner=OWNER) if _is_ours(each)]
             goes = {each["project_id"]: each["go"] for each in wanted}
             for port in there:
@@ -35,7 +35,7 @@ class ProxyPorts:
         had = {(each.project_id, each.device_id) for each in there}
         refused = [*_make_all(network_id, wanted, had)]
         if refused:
-            raise NotAnswered("neutron", "; ".join(dict.fromkeys(refused)))
+            raise ServiceFailed("neutron", "; ".join(dict.fromkeys(refused)))
 
 
 def _is_ours(port: Any) -> bool:
@@ -51,13 +51,13 @@ def _make_all(network_id: str, wanted: Sequence[Mapping[str, Any]], had: set[tup
                 had.add(which)
                 try:
                     _make(network_id, place["project_id"], each)
-                except NotAnswered as error:
+                except ServiceFailed as error:
                     yield str(error)
 
 
 def _make(network_id: str, project_id: str, wanted: Mapping[str, str]) -> None:
     """Create a port. Neutron allocates an address of each IP version, as for any port."""
-    with answered():
+    with convert_errors():
         neutron().create_port(
             name="proxy",
             network_id=network_id,

@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
-BEAT = 0.5
+CHECK_INTERVAL = 0.5
 """Seconds between checks, and before a restart."""
-PATIENCE = 10.0
+EXIT_TIMEOUT = 10.0
 """Seconds that a process has for a graceful exit."""
 IsOver: TypeAlias = Callable[[], bool]
 Work: TypeAlias = Callable[[IsOver], None]
@@ -27,7 +27,7 @@ class ExitEvent(Protocol):
     def is_set(self) -> bool: ...
 
 
-def keep(work: Work, exit_event: ExitEvent) -> None:
+def supervise(work: Work, exit_event: ExitEvent) -> None:
     """Run until the event is set or the process that started this one is gone."""
     starter = multiprocessing.parent_process()
     agent = os.pidfd_open(os.getppid())
@@ -49,13 +49,13 @@ def _first(work: Work, is_over: IsOver) -> None:
 
 
 def _second(work: Work, is_over: IsOver) -> None:
-    is_alone = _parting()
+    is_alone = _parent_exit()
     while not is_alone():
-        _watch(lambda: work(_parting()), is_alone)
+        _watch(lambda: work(_parent_exit()), is_alone)
     _first(work, is_over)
 
 
-def _parting() -> IsOver:
+def _parent_exit() -> IsOver:
     """Return a predicate: whether the parent process is gone."""
     first = os.getppid()
     return lambda: os.getppid() != first
@@ -67,12 +67,12 @@ def _watch(task: Callable[[], None], is_over: IsOver) -> None:
     process.start()
     try:
         while process.is_alive() and not is_over():
-            process.join(BEAT)
+            process.join(CHECK_INTERVAL)
     finally:
         process.terminate()
-        process.join(PATIENCE)
+        process.join(EXIT_TIMEOUT)
         process.kill()
         process.join()
         process.close()
     if not is_over():
-        time.sleep(BEAT)
+        time.sleep(CHECK_INTERVAL)

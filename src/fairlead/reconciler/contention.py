@@ -11,22 +11,22 @@ from fairlead.model.documents.owner import Owner
 
 FREE_REPAIRS = 3
 """Consecutive repairs of one owner without a pause: a single accidental change is repaired immediately, even twice."""
-FIRST_PAUSE = 0.1
-LONGEST_PAUSE = 60.0
+MIN_PAUSE = 0.1
+MAX_PAUSE = 60.0
 """Seconds. One write a minute is no load, and it still appears in the log regularly."""
-DOUBLINGS = 16
-QUIET = 2 * LONGEST_PAUSE
+MAX_DOUBLINGS = 16
+FORGET_AFTER_SECONDS = 2 * MAX_PAUSE
 """Seconds without drift after which the repairs of an owner are forgotten."""
 
 
 @dataclass(slots=True)
-class _Dispute:
+class _ContendedOwner:
     repairs: int = 0
     last: float = 0.0
     """Time of the last drift or repair."""
-    noticed: bool = False
+    has_drifted: bool = False
     """Whether the rows have drifted since the last repair."""
-    wrong_at: int | None = None
+    differing_generation: int | None = None
     """Generation of the rows that differed while another server held the lock."""
 
 
@@ -34,35 +34,35 @@ class Contention:
     """Owners with contended rows. All times are seconds of one monotonic clock."""
 
     def __init__(self) -> None:
-        self._known: dict[Owner, _Dispute] = {}
+        self._known: dict[Owner, _ContendedOwner] = {}
 
-    def notice(self, owner: Owner, now: float) -> float:
+    def record_drift(self, owner: Owner, now: float) -> float:
         """Record drift of this owner's rows, and return the seconds to wait before the repair."""
         dispute = self._touch(owner, now)
-        dispute.noticed = True
+        dispute.has_drifted = True
         return self._pause(dispute)
 
-    def differs(self, owner: Owner, generation: int) -> None:
+    def record_difference(self, owner: Owner, generation: int) -> None:
         """Record that the owner's rows differ and that another server (the leader) has to repair them.
 
         The difference counts only after drift: this server may receive health changes before the leader has written
         them.
         """
         dispute = self._known.get(owner)
-        if dispute is not None and dispute.noticed:
-            dispute.wrong_at = generation
+        if dispute is not None and dispute.has_drifted:
+            dispute.differing_generation = generation
 
-    def settle(self, owner: Owner, generation: int, now: float, *, repaired: bool) -> None:
+    def record_settled(self, owner: Owner, generation: int, now: float, *, repaired: bool) -> None:
         """Record that the owner's rows are right, or were repaired by this server.
 
         If they were wrong before at the same generation, the leader has repaired them, which counts as a repair. A
         newer generation means a change of the model, which is no contention.
         """
-        if owner not in self._known or not self._known[owner].noticed:
+        if owner not in self._known or not self._known[owner].has_drifted:
             return
         dispute = self._touch(owner, now)
-        dispute.repairs += repaired or dispute.wrong_at == generation
-        dispute.noticed, dispute.wrong_at = False, None
+        dispute.repairs += repaired or dispute.differing_generation == generation
+        dispute.has_drifted, dispute.differing_generation = False, None
 
     def repairs(self, owner: Owner) -> int:
         dispute = self._known.get(owner)
@@ -73,14 +73,14 @@ class Contention:
         self._forget(now)
         return sum(self._pause(dispute) > 0 for dispute in self._known.values())
 
-    def _pause(self, dispute: _Dispute) -> float:
+    def _pause(self, dispute: _ContendedOwner) -> float:
         beyond = dispute.repairs - FREE_REPAIRS
-        return 0.0 if beyond < 0 else min(FIRST_PAUSE * 2 ** min(beyond, DOUBLINGS), LONGEST_PAUSE)
+        return 0.0 if beyond < 0 else min(MIN_PAUSE * 2 ** min(beyond, MAX_DOUBLINGS), MAX_PAUSE)
 
-    def _touch(self, owner: Owner, now: float) -> _Dispute:
+    def _touch(self, owner: Owner, now: float) -> _ContendedOwner:
         """Move the owner to the end of `_known`, which is so ordered by time and can be expired from its front."""
         self._forget(now)
-        dispute = self._known.pop(owner, None) or _Dispute()
+        dispute = self._known.pop(owner, None) or _ContendedOwner()
         dispute.last = now
         self._known[owner] = dispute
         return dispute
@@ -88,6 +88,6 @@ class Contention:
     def _forget(self, now: float) -> None:
         while self._known:
             oldest = next(iter(self._known))
-            if now - self._known[oldest].last <= QUIET:
+            if now - self._known[oldest].last <= FORGET_AFTER_SECONDS:
                 return
             del self._known[oldest]

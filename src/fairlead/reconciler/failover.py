@@ -10,7 +10,7 @@ would write outdated rows.
 A standby waits too long if a desired change is missing in the dataplane, this server could write it, and no managed row
 has changed for a while. It pings the dataplane first, so a standby that was itself frozen processes the updates
 received since. Two live servers that disagree must not steal the lock from each other without end, so the timeout
-doubles with each takeover and is reset only after `PEACE` seconds without one.
+doubles with each takeover and is reset only after `RESET_AFTER_SECONDS` seconds without one.
 """
 
 import asyncio
@@ -23,15 +23,15 @@ from fairlead.drivers.interface import DriverError
 from fairlead.reconciler.loop import Reconciler
 
 LOG = logging.getLogger(__name__)
-FIRST_PATIENCE = 2.5
-LONGEST_PATIENCE = 600.0
-PEACE = 3600.0
+MIN_TIMEOUT = 2.5
+MAX_TIMEOUT = 600.0
+RESET_AFTER_SECONDS = 3600.0
 """Seconds without a takeover after which the timeout is `FIRST_PATIENCE` again."""
-PAUSE = 1.0
+PING_INTERVAL = 1.0
 """Seconds before an unresponsive dataplane is pinged again."""
 
 
-class Writer(Protocol):
+class LockingDriver(Protocol):
     """A driver with a lock: only one server writes at a time."""
 
     @property
@@ -45,44 +45,44 @@ class Writer(Protocol):
 
 
 @dataclass(slots=True)
-class Patience:
+class FailoverTimeout:
     """Timeout before a takeover, in seconds of one clock. Pure."""
 
     takeovers: int = 0
     _last: float = 0.0
 
     def seconds(self, now: float) -> float:
-        if self.takeovers and now - self._last > PEACE:
+        if self.takeovers and now - self._last > RESET_AFTER_SECONDS:
             self.takeovers = 0
-        return min(FIRST_PATIENCE * float(1 << min(self.takeovers, 16)), LONGEST_PATIENCE)
+        return min(MIN_TIMEOUT * float(1 << min(self.takeovers, 16)), MAX_TIMEOUT)
 
-    def took(self, now: float) -> None:
+    def record_takeover(self, now: float) -> None:
         self.takeovers, self._last = self.takeovers + 1, now
 
 
-class Takeover:
+class Failover:
     def __init__(
         self,
-        writer: Writer,
+        writer: LockingDriver,
         reconciler: Reconciler,
         clock: Callable[[], float],
         knows_all: Callable[[], Awaitable[bool]],
     ) -> None:
         """`knows_all` waits for the newest revision of the store and returns whether it could be read."""
         self.takeovers = 0
-        self._knows_all = knows_all
+        self._is_up_to_date = knows_all
         self._writer = writer
         self._reconciler = reconciler
         self._clock = clock
-        self._patience = Patience()
+        self._timeout = FailoverTimeout()
 
     async def run(self) -> None:
         """Run until cancelled. Sleeps while no owner waits for the leader."""
         while True:
-            await self._reconciler.stood_by.wait()
-            self._reconciler.stood_by.clear()
-            while not self._writer.has_lock and (waited := self._reconciler.awaited()) is not None:
-                missing = self._patience.seconds(self._clock()) - waited
+            await self._reconciler.waiting_for_leader.wait()
+            self._reconciler.waiting_for_leader.clear()
+            while not self._writer.has_lock and (waited := self._reconciler.waiting_for_leader_seconds()) is not None:
+                missing = self._timeout.seconds(self._clock()) - waited
                 if missing > 0:
                     await asyncio.sleep(missing)
                 else:
@@ -91,16 +91,16 @@ class Takeover:
     async def _take_over(self) -> None:
         try:
             await self._writer.ping()
-            if not await self._knows_all():
-                await asyncio.sleep(PAUSE)
+            if not await self._is_up_to_date():
+                await asyncio.sleep(PING_INTERVAL)
                 return
-            waited = self._reconciler.awaited()
-            if self._writer.has_lock or waited is None or waited < self._patience.seconds(self._clock()):
+            waited = self._reconciler.waiting_for_leader_seconds()
+            if self._writer.has_lock or waited is None or waited < self._timeout.seconds(self._clock()):
                 return
             LOG.warning("the server that writes has not written for %.1f s what waits: taking its place", waited)
             self.takeovers += 1
-            self._patience.took(self._clock())
+            self._timeout.record_takeover(self._clock())
             await self._writer.take_lock()
         except DriverError as error:
             LOG.info("cannot take the place of the server that writes: %s", error)
-            await asyncio.sleep(PAUSE)
+            await asyncio.sleep(PING_INTERVAL)

@@ -14,35 +14,35 @@ from dataclasses import replace
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.dataplane.interface import Dataplane
 from fairlead.dataplane.rows import NO_ROWS, Diff, Rows, diff
-from fairlead.drivers.interface import BulkDriver, Driver, Standby, Unheard
+from fairlead.drivers.interface import BulkDriver, Driver, NotSynced, Standby
 from fairlead.model.documents.owner import Owner
-from fairlead.model.documents.status import NEVER_APPLIED, Applied
+from fairlead.model.documents.status import NEVER_APPLIED, AppliedState
 from fairlead.model.snapshot import Snapshot
-from fairlead.reconciler.apply_log import MOST_CAUSES
+from fairlead.reconciler.apply_log import MAX_CAUSES
 from fairlead.reconciler.outcomes import Outcomes
-from fairlead.reconciler.owner_states import Memory, Wanted, Work
-from fairlead.reconciler.queue import MANY, Queue
-from fairlead.reconciler.resync import Looking, MassDelete, brake
+from fairlead.reconciler.owner_states import ApplyRecord, DesiredState, OwnerStates
+from fairlead.reconciler.queue import MIN_BATCH_OWNERS, Queue
+from fairlead.reconciler.resync import FullComparison, MassDelete, guard_mass_deletion
 from fairlead.reconciler.tenants import Tenants
-from fairlead.runtime.cooperative import Rests, in_steps
-from fairlead.runtime.steps import at_once
+from fairlead.runtime.cooperative import Yielder, run_in_steps
+from fairlead.runtime.steps import run_to_completion
 
 LOG = logging.getLogger(__name__)
-STALLED = 1.0
+STALL_TIMEOUT = 1.0
 """Seconds without a success after which requests stop waiting for an owner: the dataplane or the leader is down."""
-TOGETHER = 0.05
+BATCH_SECONDS = 0.05
 """Seconds of compiling for one batch. A change that arrives during this time waits until it ends."""
-MOST_TOGETHER = 1024
+MAX_BATCH_OWNERS = 1024
 """Maximum owners in one transaction."""
 CAUSE: ContextVar[str] = ContextVar("CAUSE", default="")
 """Id of the request being served. Owners that it marks dirty keep the id until they are applied."""
 
 
-async def _nothing() -> frozenset[Owner]:
+async def _no_deleted_owners() -> frozenset[Owner]:
     return frozenset()
 
 
-def _hears_all(_: Owner) -> str:
+def _no_missing_facts(_: Owner) -> str:
     return ""
 
 
@@ -63,8 +63,8 @@ class Reconciler:
         driver: Driver,
         snapshot: Callable[[], Snapshot],
         clock: Callable[[], float],
-        deleted: Callable[[], Awaitable[Container[Owner]]] = _nothing,
-        unheard: Callable[[Owner], str] = _hears_all,
+        deleted: Callable[[], Awaitable[Container[Owner]]] = _no_deleted_owners,
+        unheard: Callable[[Owner], str] = _no_missing_facts,
     ) -> None:
         self.dataplane = dataplane
         self._logger = LOG.getChild(dataplane.name)
@@ -74,107 +74,107 @@ class Reconciler:
         self._snapshot = snapshot
         self._clock = clock
         self._deleted = deleted
-        self._unheard = unheard
-        self._queue = Queue(Tenants(snapshot).find) if dataplane.separates_projects else Queue()
-        self._memory = Memory()
+        self._missing_facts = unheard
+        self._queue = Queue(Tenants(snapshot).project_of) if dataplane.separates_projects else Queue()
+        self._memory = OwnerStates()
         self._outcomes = Outcomes(self._memory, self._queue, snapshot, clock, self._logger)
         self._contention = self._outcomes.contention
-        self._heard = clock()
+        self._last_update = clock()
         self.statistics = self._outcomes.statistics
-        self.stood_by = self._outcomes.stood_by
+        self.waiting_for_leader = self._outcomes.waiting_for_leader
         """Set whenever an owner waits for the leader, another server."""
-        self.tried = asyncio.Event()
+        self.resync_applied = asyncio.Event()
         """Set while every owner that the last resync marked has been tried. Queued owners have failed or are newer."""
-        self._has_looked = False
+        self._has_resynced = False
         """Whether the last resync has marked all owners that differ."""
         self._wake = asyncio.Event()
         self._busy = asyncio.Lock()
-        self._looking = asyncio.Lock()
-        self._look = Looking(self._kinds, self._compile, clock, self._logger)
+        self._resync_lock = asyncio.Lock()
+        self._comparison = FullComparison(self._kinds, self._compile, clock, self._logger)
 
-    def watch(self, watcher: Callable[[Work], None]) -> None:
+    def watch(self, watcher: Callable[[ApplyRecord], None]) -> None:
         """Register a callback that is called after each owner that was processed successfully."""
         self._outcomes.watchers.append(watcher)
 
-    def follow(self, follower: Callable[[Owner], None]) -> None:
+    def subscribe(self, follower: Callable[[Owner], None]) -> None:
         """Register a callback that is called with the owner whenever its applied state changes."""
-        self._outcomes.followers.append(follower)
+        self._outcomes.subscribers.append(follower)
 
     def mark(self, owners: Iterable[Owner]) -> None:
         """Mark owners dirty: their model, or something it depends on, has changed. Skips kinds without rows here."""
         cause, wanted = CAUSE.get(), [owner for owner in owners if owner.kind in self._kinds]
         self._queue.add(wanted, self._clock())
         for owner in wanted:
-            if self._looking.locked():
-                self._memory.touched.add(owner)
+            if self._resync_lock.locked():
+                self._memory.changed_since_read.add(owner)
             if cause:
                 causes = self._memory.causes.setdefault(owner, [])
-                causes[:] = [*causes[1 - MOST_CAUSES :], cause]
+                causes[:] = [*causes[1 - MAX_CAUSES :], cause]
         self._wake.set()
 
     def read_again(self, owner: Owner) -> None:
         """Mark the owner's applied state stale, so that it is read again and repaired."""
         if owner.kind not in self._kinds:
             return
-        self._memory.believed.pop(owner, None)
-        self._memory.doubted.add(owner)
+        self._memory.last_applied.pop(owner, None)
+        self._memory.stale.add(owner)
         self.mark([owner])
 
-    def note_foreign_change(self, owner: Owner, what: str = "") -> None:
-        """Handle drift of this owner: as `read_again`, but with a growing pause if the drift recurs.
+    def note_drift(self, owner: Owner, what: str = "") -> None:
+        """Handle drift of this owner: as `reload_credentials`, but with a growing pause if the drift recurs.
 
         `what` describes the change for the log; "" on a standby, which only watches.
         """
-        now = self._heard = self._clock()
+        now = self._last_update = self._clock()
         self.statistics.meddled += bool(what)
-        pause = self._contention.notice(owner, now)
+        pause = self._contention.record_drift(owner, now)
         if not pause:
-            self._outcomes.telling.changed_by_others(owner, what)
+            self._outcomes.apply_log.log_drift(owner, what)
             self.read_again(owner)
             return
-        self._memory.believed.pop(owner, None)
-        self._memory.awaiting.pop(owner, None)
-        self._memory.doubted.add(owner)
-        if self._looking.locked():
-            self._memory.touched.add(owner)
+        self._memory.last_applied.pop(owner, None)
+        self._memory.leader_due_since.pop(owner, None)
+        self._memory.stale.add(owner)
+        if self._resync_lock.locked():
+            self._memory.changed_since_read.add(owner)
         if owner not in self._queue:
-            self._complain_of_dispute(owner, what, pause)
+            self._report_contention(owner, what, pause)
         self._queue.postpone(owner, now, now + pause)
         self._wake.set()
 
-    def _complain_of_dispute(self, owner: Owner, what: str, pause: float) -> None:
+    def _report_contention(self, owner: Owner, what: str, pause: float) -> None:
         """Log the contention once per delayed repair. The pauses grow, so the log lines become rare."""
         repairs = self._contention.repairs(owner)
         error = f"somebody else keeps changing its rows: put right {repairs} times, next in {pause:.3g} s"
-        self._outcomes.telling.disputed(owner, what, error, {"repairs": repairs, "pause": pause})
+        self._outcomes.apply_log.log_contention(owner, what, error, {"repairs": repairs, "pause": pause})
         before = self._memory.applied.get(owner, NEVER_APPLIED)
-        self._outcomes.know(owner, Applied(generation=before.generation, error=error))
+        self._outcomes.record(owner, AppliedState(generation=before.generation, error=error))
 
-    def awaited(self) -> float | None:
+    def waiting_for_leader_seconds(self) -> float | None:
         """Return the seconds that an owner has waited for a leader that wrote nothing; None if no owner waits."""
-        since = min(self._memory.awaiting.values(), default=None)
-        return None if since is None else self._clock() - max(since, self._heard)
+        since = min(self._memory.leader_due_since.values(), default=None)
+        return None if since is None else self._clock() - max(since, self._last_update)
 
     def contended(self) -> int:
         """Return the number of owners with a delayed repair because another writer keeps reverting it."""
         return self._contention.contended(self._clock())
 
-    def applied(self, owner: Owner) -> Applied:
+    def applied(self, owner: Owner) -> AppliedState:
         known = self._memory.applied.get(owner, NEVER_APPLIED)
         since = self._queue.since(owner)
         if since is None and known == NEVER_APPLIED:  # not processed since the start
             return replace(known, stalled=True)
-        stalled = since is not None and self._clock() - max(since, self._outcomes.last_success) > STALLED
+        stalled = since is not None and self._clock() - max(since, self._outcomes.last_success) > STALL_TIMEOUT
         return replace(known, stalled=True) if stalled else known
 
-    async def news(self, owner: Owner, generation: int) -> None:
+    async def wait_for_outcome(self, owner: Owner, generation: int) -> None:
         """Wait until this generation of the owner has an outcome, or any attempt has ended."""
-        await self._outcomes.news(owner, generation)
+        await self._outcomes.wait_for_outcome(owner, generation)
 
-    def outcome(self, owner: Owner, generation: int) -> Applied | None:
+    def outcome(self, owner: Owner, generation: int) -> AppliedState | None:
         """Return the outcome of this generation (`Outcomes.outcome`). An owner without rows here counts as applied."""
         if owner.kind not in self._kinds:
-            return Applied(generation=generation)
+            return AppliedState(generation=generation)
         return self._outcomes.outcome(owner, generation)
 
     def next_due(self) -> float | None:
@@ -199,7 +199,7 @@ class Reconciler:
         """Return the changes that a resync would make, without writing. Raises DriverError."""
         async with self._busy:
             snapshot, actual = self._snapshot(), await self._driver.read_all()
-        return {each.owner: each.change async for each in self._look.compare(snapshot, actual) if each.change}
+        return {each.owner: each.change async for each in self._comparison.compare(snapshot, actual) if each.change}
 
     async def compare(self, owner: Owner) -> tuple[Rows, Rows]:
         """Return the desired and the actual rows of one owner. Raises DriverError and Unsupported."""
@@ -210,13 +210,13 @@ class Reconciler:
 
         Raises DriverError, and MassDelete unless `force`.
         """
-        async with self._looking:
-            self.tried.clear()
-            self._has_looked = False
+        async with self._resync_lock:
+            self.resync_applied.clear()
+            self._has_resynced = False
             try:
                 return await self._resync(force)
             finally:
-                self._memory.touched.clear()
+                self._memory.changed_since_read.clear()
                 self._wake.set()
 
     async def _resync(self, force: bool) -> int:
@@ -227,21 +227,21 @@ class Reconciler:
         """
         async with self._busy:  # not during an apply
             snapshot, actual = self._snapshot(), await self._driver.read_all()
-            self._memory.believed.clear()
-            self._memory.touched = self._queue.owners()
+            self._memory.last_applied.clear()
+            self._memory.changed_since_read = self._queue.owners()
             self._memory.compiled, self._memory.compiled_by = {}, snapshot
-        wrong, gone, marked, together = list[Owner](), list[Owner](), 0, MANY + 1
-        async for each in self._look.compare(snapshot, actual):
-            if each.owner in self._memory.touched:
+        wrong, gone, marked, together = list[Owner](), list[Owner](), 0, MIN_BATCH_OWNERS + 1
+        async for each in self._comparison.compare(snapshot, actual):
+            if each.owner in self._memory.changed_since_read:
                 continue
             if each.failure is not None:
-                self._outcomes.remember_failure(each.owner, each.failure)
+                self._outcomes.record_failure(each.owner, each.failure)
                 if not isinstance(each.failure, Unsupported):
                     self.mark([each.owner])
                 continue
-            self._memory.believed[each.owner] = each.actual
+            self._memory.last_applied[each.owner] = each.actual
             if not each.change:
-                self._outcomes.know(each.owner, _applied(snapshot, each.owner))
+                self._outcomes.record(each.owner, _applied(snapshot, each.owner))
             elif each.desired:
                 wrong.append(each.owner)
                 self._memory.remember_compiled(snapshot, each.owner, each.desired)
@@ -254,11 +254,11 @@ class Reconciler:
         if self.statistics.resyncs:  # the first resync is the start; its differences arose before
             self.statistics.resync_changes += len(wrong) + len(gone)
         self.statistics.resyncs += 1
-        self._has_looked = True
+        self._has_resynced = True
         try:
-            self.mark(gone if force else await brake(snapshot, gone, len(actual), self._deleted))
+            self.mark(gone if force else await guard_mass_deletion(snapshot, gone, len(actual), self._deleted))
         except MassDelete as held:
-            self.mark(held.meant)
+            self.mark(held.recorded_deletions)
             raise
         return len(wrong) + len(gone)
 
@@ -268,56 +268,56 @@ class Reconciler:
             owner = self._queue.pop(self._clock())
             if owner is None:
                 return False
-            if self._bulk is None or owner in self._memory.apart:
-                await self._work_on(owner)
+            if self._bulk is None or owner in self._memory.applied_alone:
+                await self._process(owner)
             else:
-                await self._work_on_some(owner, self._bulk)
+                await self._process_batch(owner, self._bulk)
         return True
 
-    async def _work_on(self, owner: Owner) -> None:
-        wanted = await self._want(self._snapshot(), owner)
+    async def _process(self, owner: Owner) -> None:
+        wanted = await self._compile_desired(self._snapshot(), owner)
         if wanted is not None:
-            await self._attain(wanted)
+            await self._reconcile(wanted)
 
-    async def _work_on_some(self, first: Owner, driver: BulkDriver) -> None:
+    async def _process_batch(self, first: Owner, driver: BulkDriver) -> None:
         """Process owners of one queue line from one snapshot in one transaction."""
-        some = await self._want_some(first)
+        some = await self._compile_batch(first)
         if len(some) == 1:
-            await self._attain(some[0])
+            await self._reconcile(some[0])
             return
         try:
-            await self._attain_all(some, driver)
+            await self._reconcile_batch(some, driver)
         except Exception as error:  # noqa: BLE001 - a bug is logged where the failure is recorded
-            self._outcomes.failed_together(some, error)
+            self._outcomes.handle_batch_failure(some, error)
 
-    async def _want_some(self, first: Owner) -> list[Wanted]:
+    async def _compile_batch(self, first: Owner) -> list[DesiredState]:
         """Compile as many owners as fit into `TOGETHER` seconds, yielding to the event loop after each."""
-        some, snapshot, rests = list[Wanted](), self._snapshot(), Rests()
-        until, owner = self._clock() + TOGETHER, first
+        some, snapshot, rests = list[DesiredState](), self._snapshot(), Yielder()
+        until, owner = self._clock() + BATCH_SECONDS, first
         while True:
-            wanted = await self._want(snapshot, owner)
+            wanted = await self._compile_desired(snapshot, owner)
             if wanted is not None:
                 some.append(wanted)
-            await rests.rest()
-            if len(some) == MOST_TOGETHER or self._clock() >= until:
+            await rests.yield_if_due()
+            if len(some) == MAX_BATCH_OWNERS or self._clock() >= until:
                 return some
             if self._snapshot() is not snapshot:  # the next owner may have changed since this snapshot
                 return some
-            another = self._queue.pop_another(self._memory.apart)
+            another = self._queue.pop_another(self._memory.applied_alone)
             if another is None:
                 return some
             owner = another
 
-    async def _want(self, snapshot: Snapshot, owner: Owner) -> Wanted | None:
+    async def _compile_desired(self, snapshot: Snapshot, owner: Owner) -> DesiredState | None:
         """Compile an owner. Returns None, and records the failure, if that fails."""
-        awaited_since, began = self._memory.awaiting.pop(owner, self._clock()), self._clock()
-        self._memory.doubted.discard(owner)
+        awaited_since, began = self._memory.leader_due_since.pop(owner, self._clock()), self._clock()
+        self._memory.stale.discard(owner)
         try:
             desired = await self._compile(snapshot, owner)
         except Exception as error:  # noqa: BLE001 - a bug is logged where the failure is recorded
-            self._outcomes.failed(owner, error, awaited_since)
+            self._outcomes.handle_failure(owner, error, awaited_since)
             return None
-        return Wanted(
+        return DesiredState(
             owner=owner,
             desired=desired,
             applied=_applied(snapshot, owner),
@@ -325,41 +325,41 @@ class Reconciler:
             awaited_since=awaited_since,
         )
 
-    async def _attain(self, wanted: Wanted) -> None:
+    async def _reconcile(self, wanted: DesiredState) -> None:
         owner, began = wanted.owner, self._clock()
         try:
-            believed = self._memory.believed.get(owner)
+            believed = self._memory.last_applied.get(owner)
             if believed is None:
                 believed = await self._driver.read(owner)
             change = diff(wanted.desired, believed)
             if change or owner in self._memory.postponed:
                 await self._apply(owner, change, wanted.applied.generation)
-            at_once(self._outcomes.succeeded([(wanted, change)], self._clock() - began))
+            run_to_completion(self._outcomes.record_successes([(wanted, change)], self._clock() - began))
         except Exception as error:  # noqa: BLE001 - a bug is logged where the failure is recorded
-            self._outcomes.failed(owner, error, wanted.awaited_since)
+            self._outcomes.handle_failure(owner, error, wanted.awaited_since)
 
-    async def _attain_all(self, some: Sequence[Wanted], driver: BulkDriver) -> None:
+    async def _reconcile_batch(self, some: Sequence[DesiredState], driver: BulkDriver) -> None:
         """Apply a batch in one transaction. Raises DriverError."""
-        began, found = self._clock(), {each.owner: self._memory.believed.get(each.owner) for each in some}
+        began, found = self._clock(), {each.owner: self._memory.last_applied.get(each.owner) for each in some}
         unknown = [owner for owner, rows in found.items() if rows is None]
         if unknown:
             found.update(await driver.read_some(unknown))
-        changes, rests = list[tuple[Wanted, Diff]](), Rests()
+        changes, rests = list[tuple[DesiredState, Diff]](), Yielder()
         for each in some:
             changes.append((each, diff(each.desired, found[each.owner] or NO_ROWS)))
-            await rests.rest()
+            await rests.yield_if_due()
         postponed = self._memory.postponed
         wanted = {each.owner: change for each, change in changes if change or each.owner in postponed}
         if wanted:
             await driver.apply_all(wanted)
             self.statistics.applied += len(wanted)
-        await in_steps(self._outcomes.succeeded(changes, self._clock() - began))
+        await run_in_steps(self._outcomes.record_successes(changes, self._clock() - began))
 
     async def _apply(self, owner: Owner, change: Diff, generation: int) -> None:
         try:
             await self._driver.apply(owner, change)
         except Standby:
-            self._contention.differs(owner, generation)
+            self._contention.record_difference(owner, generation)
             raise
         self.statistics.applied += 1
 
@@ -369,8 +369,8 @@ class Reconciler:
             self._wake.clear()
             while await self.step():  # noqa: ASYNC110 - yields to request handlers between two owners
                 await asyncio.sleep(0)
-            if self._has_looked and not self._looking.locked():
-                self.tried.set()
+            if self._has_resynced and not self._resync_lock.locked():
+                self.resync_applied.set()
             due = self._queue.next_due()
             timeout = None if due is None else max(0.0, due - self._clock())
             try:
@@ -386,15 +386,15 @@ class Reconciler:
 
     async def _compile(self, snapshot: Snapshot, owner: Owner) -> Rows:
         """Compile an owner, yielding to the event loop between the compiler's steps. Raises Unsupported and Unheard."""
-        if why := self._unheard(owner):
-            raise Unheard(why)
+        if why := self._missing_facts(owner):
+            raise NotSynced(why)
         rows = self._memory.take_compiled(snapshot, owner)
         if rows is None:
-            rows = await in_steps(self.dataplane.compile_in_steps(snapshot, owner))
+            rows = await run_in_steps(self.dataplane.compile_in_steps(snapshot, owner))
             self.statistics.compiled += 1
         return rows
 
 
-def _applied(snapshot: Snapshot, owner: Owner) -> Applied:
+def _applied(snapshot: Snapshot, owner: Owner) -> AppliedState:
     """Applied state of an owner with the generation that this snapshot has for it."""
-    return Applied(generation=snapshot.generations.get(owner, snapshot.revision))
+    return AppliedState(generation=snapshot.generations.get(owner, snapshot.revision))

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from fairlead.dataplane.rows import Diff, Rows
 from fairlead.model.documents.owner import Owner
-from fairlead.model.documents.status import Applied
+from fairlead.model.documents.status import AppliedState
 from fairlead.model.snapshot import Snapshot
 
 
@@ -22,7 +22,7 @@ class Statistics:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class ApplyRecord:
     """One pass over one owner. Times are seconds; `change` is empty if no write was needed."""
 
     owner: Owner
@@ -32,12 +32,12 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class DesiredState:
     """Desired rows of an owner, compiled from the snapshot that `applied` names by its generation."""
 
     owner: Owner
     desired: Rows
-    applied: Applied
+    applied: AppliedState
     compiling: float
     """Seconds spent compiling."""
     awaited_since: float
@@ -45,22 +45,22 @@ class Wanted:
 
 
 @dataclass(slots=True, kw_only=True)
-class Memory:
-    believed: dict[Owner, Rows] = field(default_factory=dict)
-    doubted: set[Owner] = field(default_factory=set)
+class OwnerStates:
+    last_applied: dict[Owner, Rows] = field(default_factory=dict)
+    stale: set[Owner] = field(default_factory=set)
     """Owners that drifted while they were being applied. The rows written by that apply are stale."""
-    applied: dict[Owner, Applied] = field(default_factory=dict)
-    awaiting: dict[Owner, float] = field(default_factory=dict)
+    applied: dict[Owner, AppliedState] = field(default_factory=dict)
+    leader_due_since: dict[Owner, float] = field(default_factory=dict)
     """Owners that the leader should apply -> waiting since. Owners that failed on this server are left out."""
     failed: set[Owner] = field(default_factory=set)
     """Owners that this server last failed to apply although the dataplane was reachable."""
-    apart: set[Owner] = field(default_factory=set)
+    applied_alone: set[Owner] = field(default_factory=set)
     """Owners that are applied alone because they failed, alone or in a batch."""
     causes: dict[Owner, list[str]] = field(default_factory=dict)
     """Owner -> ids of the newest requests that made it dirty and are not applied yet."""
     postponed: set[Owner] = field(default_factory=set)
     """Owners with a last change that the driver may have applied in part."""
-    touched: set[Owner] = field(default_factory=set)
+    changed_since_read: set[Owner] = field(default_factory=set)
     """Owners queued or marked since the running resync has read the dataplane."""
     compiled: dict[Owner, Rows] = field(default_factory=dict)
     """Rows compiled by a resync for the owners that it found different."""

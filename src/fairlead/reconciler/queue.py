@@ -16,17 +16,17 @@ from collections.abc import Callable, Collection, Container, Iterator, Sequence
 
 from fairlead.model.documents.owner import Owner
 
-MANY = 20
+MIN_BATCH_OWNERS = 20
 """Owners in one call of `add` above which they count as a batch: more than one new load balancer, network or port."""
-FIRST_BACKOFF = 0.05
-LONGEST_BACKOFF = 5.0
-DOUBLINGS = 16
-"""More than `LONGEST_BACKOFF` needs; the bound keeps the power of two from overflowing."""
+MIN_BACKOFF = 0.05
+MAX_BACKOFF = 5.0
+MAX_DOUBLINGS = 16
+"""More than `MAX_BACKOFF` needs; the bound keeps the power of two from overflowing."""
 UNREACHABLE_PAUSE = 60.0
 """Seconds. A reconnect calls `retry_now`; until then ten thousand owners must not be retried over and over."""
 
 
-class Line:
+class FairQueue:
     """FIFO of owners with the time since when each waits; tenants take turns."""
 
     def __init__(self) -> None:
@@ -81,7 +81,7 @@ class Queue:
     def __init__(self, tenant_of: Callable[[Owner], str] = lambda _: "") -> None:
         """`tenant_of` returns the project that the owner is queued under."""
         self._tenant_of = tenant_of
-        self._few, self._many = Line(), Line()
+        self._few, self._many = FairQueue(), FairQueue()
         self._lines = (self._few, self._many)
         """Both lines, in the order of their turns."""
         self._line = self._few
@@ -103,7 +103,7 @@ class Queue:
 
     def add(self, owners: Collection[Owner], now: float) -> None:
         """Mark owners dirty. This ends their back-off, because the change may remove the cause of the failure."""
-        line = self._many if len(owners) > MANY else self._few
+        line = self._many if len(owners) > MIN_BATCH_OWNERS else self._few
         for owner in owners:
             self._delayed.pop(owner, None)
             if not self._is_ready(owner):
@@ -115,7 +115,7 @@ class Queue:
         failures = self._failures.get(owner, 0)
         self._failures[owner] = failures + 1
         if not self._is_ready(owner):
-            self._delay(owner, now + min(FIRST_BACKOFF * 2 ** min(failures, DOUBLINGS), LONGEST_BACKOFF))
+            self._delay(owner, now + min(MIN_BACKOFF * 2 ** min(failures, MAX_DOUBLINGS), MAX_BACKOFF))
 
     def postpone(self, owner: Owner, now: float, due: float) -> None:
         """Delay a dirty owner until `due`, unless it is ready or due earlier for another reason."""
@@ -123,7 +123,7 @@ class Queue:
             self._delay(owner, due)
         self._since.setdefault(owner, now)
 
-    def unreachable(self, owner: Owner, now: float) -> None:
+    def delay_until_reconnect(self, owner: Owner, now: float) -> None:
         """Delay an owner because the dataplane is unreachable, which is not counted as a failure of the owner."""
         if not self._is_ready(owner):
             self._delay(owner, now + UNREACHABLE_PAUSE)
@@ -172,7 +172,7 @@ class Queue:
         following = self._line.peek()
         return None if following is None or following in apart else self._line.pop()
 
-    def again(self, owners: Sequence[Owner], now: float) -> None:
+    def requeue_first(self, owners: Sequence[Owner], now: float) -> None:
         """Put owners at the front of the line for batches, because their joint apply failed."""
         for owner in reversed(owners):
             if not self._is_ready(owner):

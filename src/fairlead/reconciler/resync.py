@@ -10,14 +10,14 @@ from typing import NamedTuple
 
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.dataplane.rows import NO_CHANGE, NO_ROWS, Diff, Rows, diff
-from fairlead.drivers.interface import Unheard
+from fairlead.drivers.interface import NotSynced
 from fairlead.model.documents.owner import Kind, Owner, creation_order
 from fairlead.model.registry.changeset import owners_with_rows
 from fairlead.model.snapshot import Snapshot
 
-BRAKE_OWNERS = 20
-BRAKE_SHARE = 0.3
-SLICE = 0.01
+MASS_DELETE_MIN_OWNERS = 20
+MASS_DELETE_MIN_SHARE = 0.3
+MAX_STEP_SECONDS = 0.01
 """Maximum seconds for the comparison to hold the event loop."""
 
 
@@ -31,11 +31,11 @@ class MassDelete(Exception):
 
     def __init__(self, words: str, meant: list[Owner]) -> None:
         super().__init__(words)
-        self.meant = meant
+        self.recorded_deletions = meant
         """Owners that the store records as deleted."""
 
 
-class Compared(NamedTuple):
+class OwnerComparison(NamedTuple):
     """Comparison of one owner: desired and actual rows with their difference, or the reason why compiling failed."""
 
     owner: Owner
@@ -45,7 +45,7 @@ class Compared(NamedTuple):
     failure: Exception | None = None
 
 
-class Looking:
+class FullComparison:
     def __init__(
         self,
         kinds: Container[Kind],
@@ -56,7 +56,7 @@ class Looking:
         """`compile_owner` raises Unsupported and Unheard."""
         self._kinds, self._compile, self._clock, self._logger = kinds, compile_owner, clock, logger
 
-    async def compare(self, snapshot: Snapshot, actual: Mapping[Owner, Rows]) -> AsyncIterator[Compared]:
+    async def compare(self, snapshot: Snapshot, actual: Mapping[Owner, Rows]) -> AsyncIterator[OwnerComparison]:
         """Yield each owner of the model or the dataplane, in slices. Owners that cannot be compiled stay unchanged."""
         await asyncio.sleep(0)  # building each of the lists below is a slice of its own
         owners = [owner for owner in owners_with_rows(snapshot) if owner.kind in self._kinds]
@@ -66,21 +66,21 @@ class Looking:
         began = self._clock()
         for owner in (*owners, *orphans):
             yield await self._compare_one(snapshot, owner, actual.get(owner, NO_ROWS))
-            if self._clock() - began > SLICE:
+            if self._clock() - began > MAX_STEP_SECONDS:
                 await asyncio.sleep(0)
                 began = self._clock()
 
-    async def _compare_one(self, snapshot: Snapshot, owner: Owner, actual: Rows) -> Compared:
+    async def _compare_one(self, snapshot: Snapshot, owner: Owner, actual: Rows) -> OwnerComparison:
         try:
             desired = await self._compile(snapshot, owner)
         except Exception as failure:
-            if not isinstance(failure, Unsupported | Unheard):
+            if not isinstance(failure, Unsupported | NotSynced):
                 self._logger.exception("a mistake of Fairlead's own in %s", owner)
-            return Compared(owner, NO_ROWS, actual, NO_CHANGE, failure)
-        return Compared(owner, desired, actual, diff(desired, actual))
+            return OwnerComparison(owner, NO_ROWS, actual, NO_CHANGE, failure)
+        return OwnerComparison(owner, desired, actual, diff(desired, actual))
 
 
-async def brake(
+async def guard_mass_deletion(
     snapshot: Snapshot, gone: list[Owner], owners: int, deleted: Callable[[], Awaitable[Container[Owner]]]
 ) -> list[Owner]:
     """Mass-deletion guard: return `gone`, the owners to delete.
@@ -89,7 +89,7 @@ async def brake(
     """
 
     def holds(some: list[Owner]) -> bool:
-        many = owners > BRAKE_OWNERS and len(some) > BRAKE_SHARE * owners
+        many = owners > MASS_DELETE_MIN_OWNERS and len(some) > MASS_DELETE_MIN_SHARE * owners
         return bool(some) and (many or snapshot.revision == 0)
 
     if holds(gone):

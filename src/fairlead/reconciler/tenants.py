@@ -13,7 +13,7 @@ class Tenants:
         self._snapshot = snapshot
         self._known: dict[Owner, str] = {}
 
-    def find(self, owner: Owner) -> str:
+    def project_of(self, owner: Owner) -> str:
         """Return the project of the owner's document; for a deleted document the last known project, once, or ""."""
         project: str | None = getattr(self._snapshot().find(owner), "project_id", None)
         if project is None:

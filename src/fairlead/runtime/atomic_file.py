@@ -3,7 +3,7 @@
 from pathlib import Path
 
 
-def write_whole(path: Path, octets: bytes) -> None:
+def write_atomic(path: Path, octets: bytes) -> None:
     """Write a file atomically, with mode 0600. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_name(f"{path.name}.new")

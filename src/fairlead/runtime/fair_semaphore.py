@@ -12,22 +12,22 @@ from contextlib import ExitStack, asynccontextmanager
 from typing import Any
 
 
-class TooMany(Exception):
+class WaitQueueFull(Exception):
     """The line of this key is full, or all lines together are."""
 
 
-class Gone(Exception):
+class ClientDisconnected(Exception):
     """The waiting client has disconnected."""
 
 
 class FairSemaphore:
     def __init__(self, *, at_once: float = math.inf, of_one: int, waiting: int, in_all: float = math.inf) -> None:
         """`at_once` is the maximum of concurrent turns, `of_one` that for one key; `waiting` is the maximum length of a
-        line, `in_all` that of all lines together."""
-        self._at_once = at_once
-        self._of_one = of_one
-        self._most = waiting
-        self._most_in_all = in_all
+        line, `total` that of all lines together."""
+        self._max_turns = at_once
+        self._max_turns_per_key = of_one
+        self._max_waiting_per_key = waiting
+        self._max_waiting = in_all
         self._taken: Counter[str] = Counter()
         self._lines: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
 
@@ -46,30 +46,30 @@ class FairSemaphore:
         """Wait for a slot and hold it. After `counted` seconds the holder continues, but its slot is released to
         others. Raises TooMany, TimeoutError after `patience` seconds, and Gone when `gone` is set."""
         if self._lines or not self.has_room(key):
-            await self._stand(key, patience, gone)
+            await self._wait_in_line(key, patience, gone)
         else:
             self._taken[key] += 1
         with ExitStack() as place:
-            place.callback(self._give_back, key)
+            place.callback(self._release, key)
             if counted is not None:
                 place.callback(asyncio.get_running_loop().call_later(counted, place.close).cancel)
             yield
 
-    async def _stand(self, key: str, patience: float | None, gone: asyncio.Event | None) -> None:
+    async def _wait_in_line(self, key: str, patience: float | None, gone: asyncio.Event | None) -> None:
         line = self._lines.setdefault(key, deque())
-        if len(line) >= self._most or self.waiting >= self._most_in_all:
+        if len(line) >= self._max_waiting_per_key or self.waiting >= self._max_waiting:
             if not line:
                 del self._lines[key]
-            raise TooMany(key)
+            raise WaitQueueFull(key)
         place = asyncio.get_running_loop().create_future()
         line.append(place)
-        self._call_next()  # lines of keys at their limit may exist although this key has room
+        self._wake_next()  # lines of keys at their limit may exist although this key has room
         try:
             async with asyncio.timeout(patience):
-                await unless_gone(place, gone)
+                await wait_unless_gone(place, gone)
         except BaseException:
             if place.done() and not place.cancelled():  # its turn began at the same moment
-                self._give_back(key)
+                self._release(key)
             else:
                 self._leave(key, place)
             raise
@@ -82,17 +82,17 @@ class FairSemaphore:
 
     def has_room(self, key: str) -> bool:
         """Whether a caller with this key gets a turn without waiting."""
-        return self._taken[key] < self._of_one and self._taken.total() < self._at_once
+        return self._taken[key] < self._max_turns_per_key and self._taken.total() < self._max_turns
 
-    def _give_back(self, key: str) -> None:
+    def _release(self, key: str) -> None:
         self._taken[key] -= 1
         if not self._taken[key]:
             del self._taken[key]
-        self._call_next()
+        self._wake_next()
 
-    def _call_next(self) -> None:
+    def _wake_next(self) -> None:
         for key in list(self._lines):
-            if self._taken.total() >= self._at_once:
+            if self._taken.total() >= self._max_turns:
                 return
             if self.has_room(key):
                 line = self._lines[key]
@@ -103,7 +103,7 @@ class FairSemaphore:
                     del self._lines[key]
 
 
-async def unless_gone(place: "asyncio.Future[Any]", gone: asyncio.Event | None) -> None:
+async def wait_unless_gone(place: "asyncio.Future[Any]", gone: asyncio.Event | None) -> None:
     """Wait for the place. Raises Gone if the client disconnects first."""
     if gone is None:
         await asyncio.shield(place)
@@ -115,4 +115,4 @@ async def unless_gone(place: "asyncio.Future[Any]", gone: asyncio.Event | None) 
     finally:
         hung_up.cancel()
     if not place.done():
-        raise Gone
+        raise ClientDisconnected

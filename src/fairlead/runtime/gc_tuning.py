@@ -4,7 +4,7 @@ import contextlib
 import gc
 from collections.abc import Iterator
 
-SMALL_PARTS = (700, 10, 1)
+GC_THRESHOLDS = (700, 10, 1)
 """Thresholds for gc.set_threshold: each middle collection is followed by a full one (Python: every tenth)."""
 
 
@@ -25,7 +25,7 @@ def frozen() -> Iterator[None]:
     gc.freeze()
     gc.callbacks.append(freeze)
     before = gc.get_threshold()
-    gc.set_threshold(*SMALL_PARTS)
+    gc.set_threshold(*GC_THRESHOLDS)
     gc.enable()
     try:
         yield

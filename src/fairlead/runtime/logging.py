@@ -22,13 +22,13 @@ from fairlead.runtime.terminal import escaped
 
 FORMATS = ("text", "json")
 TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-LONGEST_MESSAGE = 4000
+MAX_MESSAGE_LENGTH = 4000
 """Maximum characters of a message, and of a field."""
 AUDIT = "fairlead.audit"
 """Logger of changes and failed authentications."""
 
 
-def cleaned(text: str, longest: int = LONGEST_MESSAGE) -> str:
+def sanitize(text: str, longest: int = MAX_MESSAGE_LENGTH) -> str:
     """Return one line of limited length without control characters."""
     if len(text) > longest:
         text = f"{text[:longest]}..."
@@ -38,15 +38,15 @@ def cleaned(text: str, longest: int = LONGEST_MESSAGE) -> str:
 def _clean(value: object) -> object:
     match value:
         case str():
-            return cleaned(value)
+            return sanitize(value)
         case Mapping():
-            return {cleaned(str(name)): _clean(item) for name, item in value.items()}
+            return {sanitize(str(name)): _clean(item) for name, item in value.items()}
         case list() | tuple() | set() | frozenset():
             return [_clean(item) for item in value]
         case bool() | int() | float() | None:
             return value
         case _:
-            return cleaned(str(value))
+            return sanitize(str(value))
 
 
 class TextFormatter(logging.Formatter):
@@ -56,11 +56,11 @@ class TextFormatter(logging.Formatter):
         super().__init__(TEXT)
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - of logging.Formatter
-        record.message = cleaned(record.message)
+        record.message = sanitize(record.message)
         return super().formatMessage(record)
 
     def formatException(self, ei: Any) -> str:  # noqa: N802 - of logging.Formatter
-        return "\n".join(f"    {cleaned(line)}" for line in super().formatException(ei).split("\n"))
+        return "\n".join(f"    {sanitize(line)}" for line in super().formatException(ei).split("\n"))
 
 
 class JsonFormatter(logging.Formatter):
@@ -71,19 +71,19 @@ class JsonFormatter(logging.Formatter):
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname,
             "logger": record.name,
-            "message": cleaned(record.getMessage()),
+            "message": sanitize(record.getMessage()),
             **{name: _clean(value) for name, value in getattr(record, "fields", {}).items()},
         }
         if record.exc_info:
-            facts["exception"] = "\n".join(map(cleaned, self.formatException(record.exc_info).split("\n")))
+            facts["exception"] = "\n".join(map(sanitize, self.formatException(record.exc_info).split("\n")))
         return msgspec.json.encode(facts, enc_hook=str).decode()
 
 
-class Allowance:
+class TokenBucket:
     """Token bucket: `a_minute` per minute, and as burst, so that unauthenticated clients cannot fill the disk."""
 
     def __init__(self, a_minute: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self.left_out = 0
+        self.rejected = 0
         """Rejected requests since the last allowed one."""
         self._most = float(a_minute)
         self._left = self._most
@@ -95,7 +95,7 @@ class Allowance:
         self._left = min(self._most, self._left + (now - self._then) * self._most / 60)
         self._then = now
         if self._left < 1:
-            self.left_out += 1
+            self.rejected += 1
             return False
         self._left -= 1
         return True
@@ -106,17 +106,17 @@ class RateLimit(logging.Filter):
 
     def __init__(self, a_minute: int) -> None:
         super().__init__()
-        self._allowance = Allowance(a_minute)
+        self._bucket = TokenBucket(a_minute)
 
     def filter(self, record: logging.LogRecord) -> bool:
         if record.levelno >= logging.ERROR:
             return True
-        if not self._allowance.take():
+        if not self._bucket.take():
             return False
-        if self._allowance.left_out:
-            record.msg = f"{record.getMessage()} (and {self._allowance.left_out} more like it)"
+        if self._bucket.rejected:
+            record.msg = f"{record.getMessage()} (and {self._bucket.rejected} more like it)"
             record.args = ()
-            self._allowance.left_out = 0
+            self._bucket.rejected = 0
         return True
 
 

@@ -11,9 +11,9 @@ from collections.abc import Callable
 
 from fairlead.runtime.logging import RateLimit
 
-BEAT = 0.02
+POLL_INTERVAL = 0.02
 """Wake-up interval in seconds."""
-WORTH_A_LINE = 0.5
+LOG_THRESHOLD = 0.5
 LOG = logging.getLogger(__name__)
 LOG.addFilter(RateLimit(10))
 
@@ -22,18 +22,18 @@ class LoopLag:
     def __init__(self) -> None:
         self._observe: Callable[[float], None] = lambda _: None
 
-    def follow(self, observe: Callable[[float], None]) -> None:
+    def set_observer(self, observe: Callable[[float], None]) -> None:
         """`observe` is called with each lag in seconds."""
         self._observe = observe
 
-    async def beat(self) -> None:
+    async def measure(self) -> None:
         """Measure the lag until cancelled."""
         while True:
-            due, worked = time.monotonic() + BEAT, time.thread_time()
-            await asyncio.sleep(BEAT)
+            due, worked = time.monotonic() + POLL_INTERVAL, time.thread_time()
+            await asyncio.sleep(POLL_INTERVAL)
             self.note(min(time.monotonic() - due, time.thread_time() - worked))
 
     def note(self, held: float) -> None:
         self._observe(max(held, 0.0))
-        if held > WORTH_A_LINE:
+        if held > LOG_THRESHOLD:
             LOG.warning("the event loop was held for %.2f s", held)

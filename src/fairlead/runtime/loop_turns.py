@@ -5,14 +5,14 @@ import asyncio
 from collections import deque
 
 
-class LoopTurns:
+class TurnScheduler:
     """Queue of tasks that each receive one event-loop turn."""
 
     def __init__(self) -> None:
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._is_scheduled = False
 
-    async def take(self) -> None:
+    async def wait_for_turn(self) -> None:
         """Wait for a turn; it lasts until the caller next awaits."""
         turn = asyncio.get_running_loop().create_future()
         self._waiting.append(turn)

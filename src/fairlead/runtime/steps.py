@@ -5,14 +5,14 @@ from collections.abc import Callable, Generator, Sequence
 from heapq import merge
 from typing import Any, ParamSpec, TypeAlias, TypeVar
 
-RUN = 2000
+SORT_BATCH_SIZE = 2000
 """Number of items to sort between two yields."""
 _T = TypeVar("_T")
 _P = ParamSpec("_P")
 Steps: TypeAlias = Generator[None, None, _T]
 
 
-def at_once(work: Steps[_T]) -> _T:
+def run_to_completion(work: Steps[_T]) -> _T:
     """Run to completion and return the result."""
     while True:
         try:
@@ -22,7 +22,7 @@ def at_once(work: Steps[_T]) -> _T:
             return found
 
 
-def in_one_step(work: Callable[_P, _T]) -> Callable[_P, Steps[_T]]:
+def as_single_step(work: Callable[_P, _T]) -> Callable[_P, Steps[_T]]:
     """Wrap a short function as cooperative work that yields once before it."""
 
     def steps(*args: _P.args, **kwargs: _P.kwargs) -> Steps[_T]:
@@ -32,11 +32,11 @@ def in_one_step(work: Callable[_P, _T]) -> Callable[_P, Steps[_T]]:
     return steps
 
 
-def in_order(items: Sequence[_T], key: Callable[[_T], Any], *, reverse: bool = False) -> Steps[list[_T]]:
+def sort_cooperatively(items: Sequence[_T], key: Callable[[_T], Any], *, reverse: bool = False) -> Steps[list[_T]]:
     """Sort like `sorted`, cooperatively."""
     runs = []
-    for first in range(0, len(items), RUN):
-        runs.append(sorted(items[first : first + RUN], key=key, reverse=reverse))
+    for first in range(0, len(items), SORT_BATCH_SIZE):
+        runs.append(sorted(items[first : first + SORT_BATCH_SIZE], key=key, reverse=reverse))
         yield
     if len(runs) == 1:
         return runs[0]

@@ -8,11 +8,11 @@ import os
 import socket
 
 READY, STOPPING, ALIVE = "READY=1", "STOPPING=1", "WATCHDOG=1"
-IDLE = 3600.0
+IDLE_INTERVAL = 3600.0
 """Seconds between checks while no watchdog is configured."""
 
 
-def tell_supervisor(words: str) -> None:
+def sd_notify(words: str) -> None:
     """Send a notification. Errors are ignored, because the supervisor may be gone or not reading."""
     path = os.environ.get("NOTIFY_SOCKET", "")
     if path[:1] not in ("/", "@"):
@@ -24,13 +24,13 @@ def tell_supervisor(words: str) -> None:
             return
 
 
-async def keep_alive() -> None:
+async def run_watchdog() -> None:
     """Notify the watchdog from the event loop, at the interval of WatchdogSec (systemd.service(5)), until cancelled."""
     while True:
         asked = watchdog_seconds()
         if asked is not None:
-            tell_supervisor(ALIVE)
-        await asyncio.sleep((asked or IDLE) / 2)
+            sd_notify(ALIVE)
+        await asyncio.sleep((asked or IDLE_INTERVAL) / 2)
 
 
 def watchdog_seconds() -> float | None:

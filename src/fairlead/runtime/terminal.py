@@ -23,37 +23,37 @@ def escaped_json(text: str) -> str:
     return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
-def say(*lines: str) -> None:
+def print_lines(*lines: str) -> None:
     """Print result lines to standard output."""
     sys.stdout.write("".join(f"{escaped(line)}\n" for line in lines))
     sys.stdout.flush()
 
 
-def say_text(text: str) -> None:
+def print_text(text: str) -> None:
     """Print a text with trusted line breaks and a final newline; nothing for an empty text."""
     if text:
-        say(*text.removesuffix("\n").split("\n"))
+        print_lines(*text.removesuffix("\n").split("\n"))
 
 
-def say_file(text: str) -> None:
+def print_file(text: str) -> None:
     """Print a file of the operator's own byte for byte, for redirection; a missing line break at its end is added."""
     sys.stdout.write(text if text.endswith("\n") or not text else f"{text}\n")
     sys.stdout.flush()
 
 
-def complain(*lines: str) -> None:
+def print_error(*lines: str) -> None:
     """Print error lines to standard error."""
     sys.stderr.write("".join(f"{escaped(line)}\n" for line in lines))
     sys.stderr.flush()
 
 
-def say_json(value: object, indent: int | None = None) -> None:
+def print_json(value: object, indent: int | None = None) -> None:
     """Print JSON in ASCII."""
     sys.stdout.write(f"{json.dumps(value, indent=indent)}\n")
     sys.stdout.flush()
 
 
-def say_progress(text: str, end: str) -> None:
+def print_progress(text: str, end: str) -> None:
     """Print to standard error, in place of the previous line."""
     sys.stderr.write(f"\r{escaped(text)}{end}")
     sys.stderr.flush()

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import TypeAlias
 
 from fairlead.api.http.access_control import BASIC
-from fairlead.api.http.authentication import Authenticate, HttpBasic, anybody, read_password_file
-from fairlead.api.keystone.cache import Memory
-from fairlead.api.keystone.client import Keystone, Misused, ServiceUser
+from fairlead.api.http.authentication import Authenticate, HttpBasic, authenticate_as_admin, read_password_file
+from fairlead.api.keystone.cache import TokenCache
+from fairlead.api.keystone.client import Keystone, ServiceUser, ServiceUserRejected
 from fairlead.api.keystone.tokens import KeystoneTokens
 from fairlead.config.load import BadConfiguration
 from fairlead.config.option_files import OptionFile, read_password
 from fairlead.config.options import Configuration, KeystoneOptions, PathKind
-from fairlead.http.client import NoAnswer, NotTrusted, Place
+from fairlead.http.client import HttpEndpoint, NoAnswer, NotTrusted
 
 LOG = logging.getLogger(__name__)
 Replace: TypeAlias = Callable[[], Awaitable[None]]
@@ -25,11 +25,11 @@ def make_authentication(configuration: Configuration) -> Authenticate:
     """Create the configured authenticator. Raises BadPasswordFile, BadConfiguration and OSError."""
     options = configuration.server
     if options.authentication == "none":
-        return anybody
+        return authenticate_as_admin
     passwords = HttpBasic(read_password_file(Path(options.password_file))) if options.password_file else None
     if options.authentication == "keystone":
         keystone = configuration.keystone
-        memory = Memory(keystone.token_cache_ttl, keystone.stale_token_grace)
+        memory = TokenCache(keystone.token_cache_ttl, keystone.stale_token_grace)
         return KeystoneTokens(Keystone(*read_keystone(keystone)), memory, passwords)
     assert passwords is not None  # noqa: S101 - the configuration is checked
     return passwords
@@ -42,7 +42,7 @@ async def check_authentication(authenticate: Authenticate, configuration: Config
     where = configuration.keystone.root
     try:
         await authenticate.keystone.check()
-    except (Misused, NotTrusted) as error:
+    except (ServiceUserRejected, NotTrusted) as error:
         raise BadConfiguration(f"keystone: {where}: {error}") from None
     except NoAnswer as error:
         LOG.error("Keystone at %s: %s; callers with tokens get 503 until it answers", where, error)
@@ -56,7 +56,7 @@ def challenge(configuration: Configuration) -> str:
     return f'Keystone uri="{options.public_url.rstrip("/") or options.root}"'
 
 
-def read_again(authenticate: Authenticate, configuration: Configuration) -> Replace:
+def reload_credentials(authenticate: Authenticate, configuration: Configuration) -> Replace:
     """Re-read passwords and Keystone's CA certificates.
 
     Raises BadPasswordFile, BadConfiguration and OSError, and then nothing changes.
@@ -72,11 +72,11 @@ def read_again(authenticate: Authenticate, configuration: Configuration) -> Repl
             return replace_users
         case KeystoneTokens():
             place, user = read_keystone(configuration.keystone)
-            others = read_again(authenticate.others, configuration) if authenticate.others else _nothing
+            others = reload_credentials(authenticate.others, configuration) if authenticate.others else _nothing
 
             async def replace_keystone() -> None:
                 authenticate.keystone.replace(place, user)
-                authenticate.memory.forget()
+                authenticate.cache.clear()
                 LOG.info("SIGHUP: whoever was let in by a token before is checked again")
                 await others()
 
@@ -88,7 +88,7 @@ async def _nothing() -> None:
     """Do nothing: this authentication reads no files."""
 
 
-def read_keystone(options: KeystoneOptions) -> tuple[Place, ServiceUser]:
+def read_keystone(options: KeystoneOptions) -> tuple[HttpEndpoint, ServiceUser]:
     """Read Keystone's location and the service user's credentials. Raises BadConfiguration and OSError."""
     tls = None
     if options.url.startswith("https://"):
@@ -106,4 +106,4 @@ def read_keystone(options: KeystoneOptions) -> tuple[Place, ServiceUser]:
         user_domain=options.user_domain,
         project_domain=options.project_domain,
     )
-    return Place(url=options.root, tls=tls), user
+    return HttpEndpoint(url=options.root, tls=tls), user

@@ -15,24 +15,24 @@ from fairlead.dataplane.interface import Dataplane
 from fairlead.drivers.interface import Driver, DriverError
 from fairlead.model.documents.owner import Owner
 from fairlead.reconciler.dataplanes import Central
-from fairlead.reconciler.failover import Takeover, Writer
+from fairlead.reconciler.failover import Failover, LockingDriver
 from fairlead.reconciler.loop import Reconciler
 from fairlead.reconciler.resync import MassDelete
-from fairlead.server.tasks import at_work
+from fairlead.server.tasks import background_tasks
 from fairlead.store.interface import StoreError
 from fairlead.store.model import Model
 
 LOG = logging.getLogger(__name__)
-PATIENCE = 5.0
+START_TIMEOUT = 5.0
 """Seconds that the start waits for dataplanes before it serves requests without them."""
 RESYNC_INTERVAL = 3600.0
-LOCK_PATIENCE = 0.5
+LOCK_TIMEOUT = 0.5
 """Seconds that a resync waits for the lock, so that one resync is enough for a new connection and its lock."""
-STORE_PAUSE = 1.0
+STORE_RETRY_INTERVAL = 1.0
 """Seconds between attempts to read an unavailable store; nothing signals its recovery."""
 
 
-class CentralDriver(Driver, Writer, Protocol):
+class CentralDriver(Driver, LockingDriver, Protocol):
     """Driver with the additional methods that a server needs."""
 
     @property
@@ -48,7 +48,7 @@ class CentralDriver(Driver, Writer, Protocol):
         """Wait until this server may write. Raises TimeoutError."""
 
 
-class Control(Protocol):
+class DataplaneControl(Protocol):
     """A running central dataplane with its helpers; an asynchronous context."""
 
     def connect(self) -> None:
@@ -56,9 +56,9 @@ class Control(Protocol):
 
     central: "CentralDataplane"
 
-    def for_doors(self) -> Central: ...
+    def for_front_ends(self) -> Central: ...
 
-    async def wait_told(self) -> None:
+    async def wait_for_facts(self) -> None:
         """Wait, with a limit, until the observed state of nodes is known."""
 
     async def __aenter__(self) -> Self: ...
@@ -66,15 +66,15 @@ class Control(Protocol):
     async def __aexit__(self, *_: object) -> None: ...
 
 
-async def _at_once() -> None:
+async def _no_wait() -> None:
     pass
 
 
-async def _yes() -> bool:
+async def _always() -> bool:
     return True
 
 
-def _of_nothing(_: Owner) -> str:
+def _no_missing_facts(_: Owner) -> str:
     return ""
 
 
@@ -94,9 +94,9 @@ class CentralDataplane:
         model: Model,
         driver: CentralDriver,
         *,
-        first_hear: Callable[[], Awaitable[None]] = _at_once,
-        hears: Callable[[], Awaitable[bool]] = _yes,
-        unheard: Callable[[Owner], str] = _of_nothing,
+        first_hear: Callable[[], Awaitable[None]] = _no_wait,
+        hears: Callable[[], Awaitable[bool]] = _always,
+        unheard: Callable[[Owner], str] = _no_missing_facts,
     ) -> None:
         self.driver = driver
         self.reconciler = Reconciler(
@@ -107,13 +107,13 @@ class CentralDataplane:
             deleted=model.deleted,
             unheard=unheard,
         )
-        self.takeover = Takeover(driver, self.reconciler, time.monotonic, self._knows_all)
+        self.failover = Failover(driver, self.reconciler, time.monotonic, self._is_up_to_date)
         self._model = model
         self._title = dataplane.title
-        self._first_hear, self._hears = first_hear, hears
-        self._look_wanted = asyncio.Event()
+        self._wait_for_facts, self._receives_facts = first_hear, hears
+        self._resync_requested = asyncio.Event()
         self._synced = asyncio.Event()
-        self._heard = asyncio.Event()
+        self._facts_known = asyncio.Event()
         self._tasks = contextlib.AsyncExitStack()
         model.subscribe(self.reconciler.mark)
 
@@ -123,18 +123,18 @@ class CentralDataplane:
         self.driver.start()
 
     async def __aenter__(self) -> Self:
-        works = (self._reconcile, self._look_when_wanted, self.takeover.run)
-        await self._tasks.enter_async_context(at_work(*works))
+        works = (self._reconcile, self._run_resyncs, self.failover.run)
+        await self._tasks.enter_async_context(background_tasks(*works))
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self._tasks.aclose()
 
-    def look_again(self) -> None:
+    def request_resync(self) -> None:
         """Request a resync, because the dataplane reconnected or this server became the leader."""
-        self._look_wanted.set()
+        self._resync_requested.set()
 
-    async def wait_synced(self, seconds: float = PATIENCE) -> None:
+    async def wait_synced(self, seconds: float = START_TIMEOUT) -> None:
         """Wait for the first resync, with a limit."""
         try:
             async with asyncio.timeout(seconds):
@@ -145,54 +145,54 @@ class CentralDataplane:
                 self._title,
             )
 
-    async def _knows_all(self) -> bool:
+    async def _is_up_to_date(self) -> bool:
         """Whether everything stored and observed is known."""
         try:
             await self._model.catch_up()
         except StoreError:
             return False
-        return await self._hears()
+        return await self._receives_facts()
 
     async def _reconcile(self) -> None:
         """Run the reconciler once the facts are known, because owners marked during loading depend on them."""
-        await self._heard.wait()
+        await self._facts_known.wait()
         await self.reconciler.run()
 
-    async def _look_when_wanted(self) -> None:
+    async def _run_resyncs(self) -> None:
         """Run a resync at the start, after reconnecting, and hourly. After a bug, the restarted task repeats it."""
-        if not self._heard.is_set():
-            await self._first_hear()
-            self._heard.set()
+        if not self._facts_known.is_set():
+            await self._wait_for_facts()
+            self._facts_known.set()
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(RESYNC_INTERVAL):
-                    await self._look_wanted.wait()
+                    await self._resync_requested.wait()
             with contextlib.suppress(TimeoutError):
-                await self.driver.wait_ready(LOCK_PATIENCE)
-            self._look_wanted.clear()
+                await self.driver.wait_ready(LOCK_TIMEOUT)
+            self._resync_requested.clear()
             with contextlib.ExitStack() as failing:
-                failing.callback(self._look_wanted.set)
-                await self._look()
+                failing.callback(self._resync_requested.set)
+                await self._resync()
                 failing.pop_all()
 
-    async def _look(self) -> None:
+    async def _resync(self) -> None:
         """Run a resync and handle its errors."""
         try:
             await self._model.catch_up()  # the lock may arrive before the previous holder's last changes
             changed = await self.reconciler.resync()
         except MassDelete as brake:
             LOG.error("%s: they are left; is this the right store? `fairlead resync --force` deletes them", brake)
-            self._in_step()
+            self._mark_synced()
         except DriverError as error:
             LOG.warning("no resync: %s; there will be one when %s is back", error, self._title)
         except StoreError as error:
             LOG.warning("no resync: %s; trying again", error)
-            await asyncio.sleep(STORE_PAUSE)
-            self._look_wanted.set()
+            await asyncio.sleep(STORE_RETRY_INTERVAL)
+            self._resync_requested.set()
         else:
             LOG.info("resync: %d owners differ", changed)
-            self._in_step()
+            self._mark_synced()
 
-    def _in_step(self) -> None:
+    def _mark_synced(self) -> None:
         self.reconciler.retry_now()
         self._synced.set()

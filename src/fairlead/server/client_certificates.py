@@ -13,11 +13,11 @@ from typing import Any
 
 from OpenSSL import SSL, crypto
 
-LARGEST_RECORD = 2**14
+MAX_RECORD_BYTES = 2**14
 """Bytes (RFC 8446, section 5.1)."""
 AT_ONCE = 2**12
 """Bytes passed to OpenSSL before its output is read."""
-MOST_AROUND, AROUND = LARGEST_RECORD + 2**11, 32
+MAX_OVERHEAD, MAX_OVERHEAD_PER_BYTE = MAX_RECORD_BYTES + 2**11, 32
 """Bytes that may be received without application data (an incomplete record), and additional bytes per byte of
 application data. Without this limit a client could send key updates endlessly: each costs it 27 bytes, and the server
 much more."""
@@ -29,7 +29,7 @@ def client_certificate(transport: Any) -> bytes | None:
     return found.getpeercert(binary_form=True) if isinstance(found, _Session | ssl.SSLObject) else None
 
 
-def vouched_certificate(transport: Any) -> bytes | None:
+def verified_certificate(transport: Any) -> bytes | None:
     """Return the client certificate in DER if a configured CA has signed it (`server.client_ca`); None otherwise."""
     found = transport.get_extra_info("ssl_object")
     return found.getpeercert(binary_form=True) if isinstance(found, ssl.SSLObject) else None
@@ -72,7 +72,7 @@ class _Session:
         self._connection.set_accept_state()
         self._incoming, self._outgoing = incoming, outgoing
         self._certificate: bytes | None = None
-        self._around = 0
+        self._overhead = 0
         """Bytes received without application data."""
         self._more = False
         """Whether more data than requested may be available."""
@@ -87,7 +87,7 @@ class _Session:
             raise ssl.SSLError(f"no handshake: {error}") from None
         finally:
             self._give_out()
-        self._around, self._more = 0, True  # application data may have arrived with the handshake
+        self._overhead, self._more = 0, True  # application data may have arrived with the handshake
         found = self._connection.get_peer_certificate()
         self._certificate = None if found is None else crypto.dump_certificate(crypto.FILETYPE_ASN1, found)
 
@@ -120,11 +120,11 @@ class _Session:
         self._more = False
         while len(found) < size:
             try:
-                said = self._connection.recv(min(size - len(found), LARGEST_RECORD))
+                said = self._connection.recv(min(size - len(found), MAX_RECORD_BYTES))
                 found += said
-                self._around = max(0, self._around - AROUND * len(said))
+                self._overhead = max(0, self._overhead - MAX_OVERHEAD_PER_BYTE * len(said))
             except SSL.WantReadError:
-                if self._around > MOST_AROUND:
+                if self._overhead > MAX_OVERHEAD:
                     raise ssl.SSLError("much came, and nothing was said") from None
                 if not self._take_in():
                     return bytes(found)
@@ -171,7 +171,7 @@ class _Session:
         """Pass input to OpenSSL. Returns whether there was any."""
         data = self._incoming.read(AT_ONCE)
         if data:
-            self._around += len(data)
+            self._overhead += len(data)
             self._connection.bio_write(data)
         return bool(data)
 

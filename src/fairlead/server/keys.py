@@ -8,21 +8,21 @@ from pathlib import Path
 
 from fairlead.api.http.authentication import Authenticate
 from fairlead.api.keys import Keys
-from fairlead.api.keystone.client import Keystone, Misused, OwnToken
+from fairlead.api.keystone.client import Keystone, OwnToken, ServiceUserRejected
 from fairlead.api.keystone.tokens import KeystoneTokens
 from fairlead.config.load import BadConfiguration
 from fairlead.config.options import Configuration, KeyOptions
-from fairlead.http.client import NoAnswer, Place
-from fairlead.keystores.barbican import AWAY, Barbican, ByReference, Token
+from fairlead.http.client import HttpEndpoint, NoAnswer
+from fairlead.keystores.barbican import UNRESPONSIVE_MESSAGE, Barbican, CombinedKeyStore, Token
 from fairlead.keystores.directory import Directory
-from fairlead.keystores.interface import KeyStore, Silent
-from fairlead.runtime.fair_semaphore import FairSemaphore, TooMany
+from fairlead.keystores.interface import KeyStore, KeyStoreUnresponsive
+from fairlead.runtime.fair_semaphore import FairSemaphore, WaitQueueFull
 from fairlead.runtime.logging import RateLimit
 from fairlead.server.authentication import read_keystone
 
 LOG = logging.getLogger(__name__)
 LOG.addFilter(RateLimit(10))
-AT_ONCE, OF_ONE, WAITING, WAITING_IN_ALL = 8, 4, 100, 1000
+MAX_REQUESTS, MAX_REQUESTS_PER_PROJECT, MAX_WAITING_PER_PROJECT, MAX_WAITING = 8, 4, 100, 1000
 """Limits for Barbican: concurrent reads of all projects and of one; waiting reads of one project and of all."""
 
 
@@ -38,7 +38,7 @@ def make_keys(configuration: Configuration, authenticate: Authenticate) -> Keys:
         case []:
             return Keys()
         case [directory, barbican]:
-            return Keys(ByReference(directory, barbican))
+            return Keys(CombinedKeyStore(directory, barbican))
         case [store, *_]:
             return Keys(store)
     raise AssertionError
@@ -54,28 +54,30 @@ def _barbican(configuration: Configuration, authenticate: Authenticate) -> Barbi
     async def own(instead_of: Token | None) -> Token:
         try:
             return await keystone.own_token(instead_of if isinstance(instead_of, OwnToken) else None)
-        except (Misused, NoAnswer) as error:
+        except (ServiceUserRejected, NoAnswer) as error:
             LOG.error("Keystone at %s: %s; nothing is read of Barbican", configuration.keystone.root, error)
-            raise Silent(AWAY) from None
+            raise KeyStoreUnresponsive(UNRESPONSIVE_MESSAGE) from None
 
-    turns = FairSemaphore(at_once=AT_ONCE, of_one=OF_ONE, waiting=WAITING, in_all=WAITING_IN_ALL)
+    turns = FairSemaphore(
+        at_once=MAX_REQUESTS, of_one=MAX_REQUESTS_PER_PROJECT, waiting=MAX_WAITING_PER_PROJECT, in_all=MAX_WAITING
+    )
 
     @asynccontextmanager
     async def turn(project_id: str) -> AsyncIterator[None]:
         try:
             async with turns.turn(project_id):
                 yield
-        except TooMany:
-            raise Silent("too much is read of the key-store") from None
+        except WaitQueueFull:
+            raise KeyStoreUnresponsive("too much is read of the key-store") from None
 
     return Barbican(_place(configuration.keys), own, turn)
 
 
-def _place(options: KeyOptions) -> Place:
+def _place(options: KeyOptions) -> HttpEndpoint:
     """Return Barbican's location. Raises BadConfiguration and OSError."""
     if not options.barbican.startswith("https://"):
-        return Place(url=options.root)
+        return HttpEndpoint(url=options.root)
     try:
-        return Place(url=options.root, tls=ssl.create_default_context(cafile=options.barbican_ca or None))
+        return HttpEndpoint(url=options.root, tls=ssl.create_default_context(cafile=options.barbican_ca or None))
     except ssl.SSLError:
         raise BadConfiguration(f"keys.barbican_ca: {options.barbican_ca}: there is no certificate in it") from None

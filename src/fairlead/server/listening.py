@@ -23,15 +23,15 @@ from fairlead.api.app import Applications
 from fairlead.api.http.acceptor import UNIX, Acceptor, ClientConnections
 from fairlead.api.http.access_control import names_of
 from fairlead.api.http.authentication import Authenticate, BadPasswordFile
-from fairlead.api.http.protocol import HEAD_PATIENCE, BoundedHttp
-from fairlead.api.http.websocket import LARGEST_MESSAGE, PING_SECONDS, PONG_SECONDS, BoundedWebSocket
+from fairlead.api.http.protocol import HEAD_TIMEOUT, BoundedHttp
+from fairlead.api.http.websocket import MAX_MESSAGE_BYTES, PING_SECONDS, PONG_SECONDS, BoundedWebSocket
 from fairlead.config.load import BadConfiguration, check_secrets, split_listen
 from fairlead.config.option_files import check_file, invalid_now, option_files
 from fairlead.config.options import Configuration, PathKind, ServerOptions
 from fairlead.runtime.logging import reopen
-from fairlead.runtime.systemd import READY, STOPPING, tell_supervisor
-from fairlead.server.authentication import read_again
-from fairlead.server.client_certificates import client_certificate, vouched_certificate
+from fairlead.runtime.systemd import READY, STOPPING, sd_notify
+from fairlead.server.authentication import reload_credentials
+from fairlead.server.client_certificates import client_certificate, verified_certificate
 from fairlead.server.lxd import LxdServer, give_to_group
 from fairlead.server.nodes import NodesServer
 from fairlead.store.interface import StoreUnavailable
@@ -85,7 +85,7 @@ class _Server(uvicorn.Server):
         self._secrets = secrets
         self._tls = _serving_tls(configuration)
         self._reading: asyncio.Task[None] | None = None
-        self.told_to_end = False
+        self.stop_requested = False
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -100,9 +100,9 @@ class _Server(uvicorn.Server):
                 loop.remove_signal_handler(sign)
 
     def _begin_to_read_again(self) -> None:
-        self._reading = asyncio.get_running_loop().create_task(self._read_again())
+        self._reading = asyncio.get_running_loop().create_task(self._reload())
 
-    async def _read_again(self) -> None:
+    async def _reload(self) -> None:
         """Re-read passwords and certificates and reopen the audit file. An unreadable file leaves the previous
         state."""
         try:
@@ -112,7 +112,7 @@ class _Server(uvicorn.Server):
         try:
             check_secrets(self._configuration)
             tls = _serving_tls(self._configuration)
-            replace_users = read_again(self._secrets.authenticate, self._configuration)
+            replace_users = reload_credentials(self._secrets.authenticate, self._configuration)
             self._secrets.lxd.read_again()
             self._secrets.nodes.read_again()
             await self._secrets.renew_store()
@@ -129,18 +129,18 @@ class _Server(uvicorn.Server):
         agents = self._secrets.nodes.options.max_connections if any(each.of_agents for each in self._listeners) else 0
         possible = _files_for(own + agents)
         of_one = self._options.max_connections_per_address
-        clients = ClientConnections(most=min(own, possible), most_of_one=of_one)
-        of_agents = ClientConnections(most=max(min(agents, possible - own), 1), most_of_one=of_one)
+        clients = ClientConnections(max_total=min(own, possible), max_per_address=of_one)
+        of_agents = ClientConnections(max_total=max(min(agents, possible - own), 1), max_per_address=of_one)
         counted = ((each, of_agents if each.of_agents else clients) for each in self._listeners)
         self.servers = [self._accept(*each) for each in counted]  # type: ignore[misc]
         self.started = True
-        tell_supervisor(READY)
+        sd_notify(READY)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Stop the process. systemd kills the process if it goes on after STOPPING=1, so this is sent only for a
         signal: a server that stops serving for another reason becomes a standby."""
-        self.told_to_end = True
-        tell_supervisor(STOPPING)
+        self.stop_requested = True
+        sd_notify(STOPPING)
         super().handle_exit(sig, frame)
 
     def _accept(self, listener: _Listener, clients: ClientConnections) -> Acceptor:
@@ -215,7 +215,7 @@ async def listen(
             socket=_open(options.listen, stack),
             settings=_settings(apps.all, ws="none", **behind_proxies),
             is_proxy=_proxies(trusted),
-            certificate_of=vouched_certificate,
+            certificate_of=verified_certificate,
         )
         listeners = [main, *_lxd_listeners(apps.lxd, lxd, stack), *_agent_listeners(apps.nodes, nodes, stack)]
         own = (lxd.options.socket, lxd.options.listen, nodes.options.socket, nodes.options.listen)
@@ -226,7 +226,7 @@ async def listen(
             await server.serve(sockets=[each.socket for each in listeners])
         finally:
             ending.cancel()
-        return server.told_to_end
+        return server.stop_requested
 
 
 async def _end(server: uvicorn.Server, until: asyncio.Event) -> None:
@@ -242,7 +242,7 @@ def _settings(app: ASGIApp, **more: Any) -> uvicorn.Config:
         lifespan="off",
         http=BoundedHttp,
         timeout_graceful_shutdown=5,
-        timeout_keep_alive=int(HEAD_PATIENCE),
+        timeout_keep_alive=int(HEAD_TIMEOUT),
         **more,
     )
 
@@ -254,7 +254,7 @@ def _lxd_listeners(app: ASGIApp, lxd: LxdServer, stack: contextlib.ExitStack) ->
         app,
         proxy_headers=False,
         ws=BoundedWebSocket,
-        ws_max_size=LARGEST_MESSAGE,
+        ws_max_size=MAX_MESSAGE_BYTES,
         ws_ping_interval=PING_SECONDS,
         ws_ping_timeout=PONG_SECONDS,
         ws_per_message_deflate=False,

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
-from fairlead.api.http.front_end import Reachable
+from fairlead.api.http.front_end import ClientEndpoint
 from fairlead.config.load import split_listen
 from fairlead.config.options import Configuration, LxdOptions
 from fairlead.server.client_certificates import make_context
@@ -36,7 +36,7 @@ class ServerCertificate:
     """Certificate as last read."""
 
     context: ssl.SSLContext
-    reachable: Reachable
+    reachable: ClientEndpoint
 
 
 class LxdServer:
@@ -57,7 +57,7 @@ class LxdServer:
     def context(self) -> ssl.SSLContext | None:
         return self._now.context if self._now else None
 
-    def reachable(self) -> Reachable | None:
+    def reachable(self) -> ClientEndpoint | None:
         """Return addresses and certificate for tokens; None without a TLS listener."""
         return self._now.reachable if self._now else None
 
@@ -75,7 +75,7 @@ def _read(configuration: Configuration) -> ServerCertificate:
     except ValueError:
         raise OSError(f"{certificate} is no certificate") from None
     pem = found.public_bytes(Encoding.PEM).decode()
-    reachable = Reachable(
+    reachable = ClientEndpoint(
         addresses=_addresses(options),
         fingerprint=hashlib.sha256(found.public_bytes(Encoding.DER)).hexdigest(),
         certificate=pem,

@@ -15,35 +15,35 @@ from fairlead.drivers.ovn.unmanaged.reader import TopologyReader, TopologySettin
 from fairlead.drivers.ovsdb.client import Timing, Tls
 from fairlead.drivers.ovsdb.remotes import parse_remotes
 from fairlead.model.documents.owner import Owner
-from fairlead.model.queries.delegated_probing import untold_nodes
-from fairlead.model.queries.port_bindings import waits_for_a_node
-from fairlead.model.queries.probes import asks_for_probes
-from fairlead.model.queries.proxies import rests_on_agents, untold_proxies
-from fairlead.model.queries.unmanaged_updates import is_on_others, rests_on_others
+from fairlead.model.queries.delegated_probing import nodes_without_full_report
+from fairlead.model.queries.port_bindings import has_pluggable_ports
+from fairlead.model.queries.probes import has_monitors
+from fairlead.model.queries.proxies import depends_on_agents, unreported_proxies
+from fairlead.model.queries.unmanaged_updates import has_unmanaged_vips, is_on_unmanaged
 from fairlead.model.registry.facts import ports_on
 from fairlead.model.snapshot import Snapshot
-from fairlead.reconciler.dataplanes import Central, Condition
+from fairlead.reconciler.dataplanes import Central, DataplaneState
 from fairlead.server.central import CentralDataplane
-from fairlead.server.tasks import at_work
+from fairlead.server.tasks import background_tasks
 from fairlead.store.model import Model
 
 LOG = logging.getLogger(__name__)
-SOUTHBOUND_PATIENCE = 2.0
+SOUTHBOUND_TIMEOUT = 2.0
 """Seconds that the first resync waits for probe results and port bindings. Without them, members that are down would be
 used for a moment, and every port would be DOWN."""
-TOPOLOGY_PATIENCE = 120.0
+TOPOLOGY_TIMEOUT = 120.0
 """Seconds that the first resync waits for unmanaged networks, if load balancers use any: many times the duration for a
 hundred thousand ports. After that, it covers only owners that do not depend on them."""
-AGENTS_PATIENCE, AGENTS_LOOK = 10.0, 0.05
+AGENTS_TIMEOUT, AGENTS_POLL_INTERVAL = 10.0, 0.05
 """Seconds that the start waits for agents, and between polls. Agents may start at the same time as the servers."""
-PROBES_UNHEARD, PORTS_UNHEARD = "what health monitors see", "which ports are plugged in"
-NETWORKS_UNHEARD = "what networks others have"
-NETWORKS_UNTOLD = "the networks of others have not been read yet: it stays as it is until then"
+MISSING_PROBES, MISSING_PORTS = "what health monitors see", "which ports are plugged in"
+MISSING_NETWORKS = "what networks others have"
+NETWORKS_NOT_READ = "the networks of others have not been read yet: it stays as it is until then"
 ANSWERS_FOR_UNPLUGGED = (
     "OVN answers for the ports of VIPs that Neutron made, so clients on a VIP's own network do not reach it: Neutron's"
     " maintenance worker sets options:ignore_lsp_down=false in NB_Global, and here it is not set"
 )
-HINDRANCE_INTERVAL = 60.0
+BLOCKER_CHECK_INTERVAL = 60.0
 """Seconds between checks for settings that make load balancers unreachable."""
 
 
@@ -58,18 +58,23 @@ class OvnControl:
         self._model = model
         self.driver = OvnDriver(
             _northbound(options),
-            on_foreign_change=lambda owner, what: self.central.reconciler.note_foreign_change(owner, what),  # noqa: PLW0108 - assigned later
-            on_abilities=model.equip,
-            on_connected=lambda: self.central.look_again(),  # noqa: PLW0108
-            on_ready=lambda: self.central.look_again(),  # noqa: PLW0108
+            on_foreign_change=lambda owner, what: self.central.reconciler.note_drift(owner, what),  # noqa: PLW0108 - assigned later
+            on_abilities=model.set_abilities,
+            on_connected=lambda: self.central.request_resync(),  # noqa: PLW0108
+            on_ready=lambda: self.central.request_resync(),  # noqa: PLW0108
         )
         self.southbound = SouthboundReader(_southbound(options), model.observe)
         self.topology = TopologyReader(_topology(options), model.observe) if options.import_networks else None
         self.central = CentralDataplane(
-            dataplane, model, self.driver, first_hear=self._first_hear, hears=self._hears, unheard=self._unheard_for
+            dataplane,
+            model,
+            self.driver,
+            first_hear=self._wait_for_initial_facts,
+            hears=self._receives_facts,
+            unheard=self._missing_facts_of,
         )
         self.locate = self.southbound.locate
-        self.served_by_others = self.driver.stock_places
+        self.served_by_others = self.driver.find_stock_rows
         self._probe_interval = float(options.chassis_probe_interval)
         self._tasks = contextlib.AsyncExitStack()
 
@@ -84,13 +89,13 @@ class OvnControl:
             self.topology.start()
             self._tasks.push_async_callback(self.topology.close)
         await self._tasks.enter_async_context(self.central)
-        await self._tasks.enter_async_context(at_work(self._ask_chassis, self._tell_hindrances))
+        await self._tasks.enter_async_context(background_tasks(self._check_chassis, self._log_blockers))
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self._tasks.aclose()
 
-    def for_doors(self) -> Central:
+    def for_front_ends(self) -> Central:
         return Central(
             reconciler=self.central.reconciler, condition=self.condition, connected=lambda: self.driver.connected
         )
@@ -105,116 +110,120 @@ class OvnControl:
 
         Later states may be outdated, and are still used.
         """
-        if not self.southbound.has_told_all:
+        if not self.southbound.has_reported_all:
             raise Unreachable("the Southbound database has not been read yet")
-        if self.topology is not None and not self.topology.has_told_all and rests_on_others(self._model.snapshot):
+        if (
+            self.topology is not None
+            and not self.topology.has_reported_all
+            and has_unmanaged_vips(self._model.snapshot)
+        ):
             raise Unreachable("the networks of others have not been read yet")
 
-    async def wait_told(self) -> None:
+    async def wait_for_facts(self) -> None:
         """Wait, with a limit, until the state of nodes is known."""
         with contextlib.suppress(TimeoutError):
-            await self.southbound.wait_connected(SOUTHBOUND_PATIENCE)
+            await self.southbound.wait_connected(SOUTHBOUND_TIMEOUT)
 
-    def condition(self) -> Condition:
-        unheard, unheard_of = self._unheard()
-        return Condition(
+    def condition(self) -> DataplaneState:
+        unheard, unheard_of = self._missing_facts()
+        return DataplaneState(
             connected=self.driver.connected,
-            writes=self.driver.has_lock,
-            southbound=self.southbound.connected,
-            unheard=unheard,
-            unheard_of=unheard_of,
-            probing=self.southbound.figures(),
-            follows=self.topology is not None and self.topology.connected,
-            followed=self.topology.figures if self.topology is not None else {},
+            is_leader=self.driver.has_lock,
+            receives_probe_results=self.southbound.connected,
+            facts_missing_seconds=unheard,
+            missing_facts=unheard_of,
+            probe_counts=self.southbound.counts(),
+            imports_networks=self.topology is not None and self.topology.connected,
+            imported=self.topology.document_counts if self.topology is not None else {},
             unreadable=self.topology.unreadable if self.topology is not None else 0,
-            hindrances=self._hindrances(),
-            foreign=self.driver.foreign_changes,
-            takeovers=self.central.takeover.takeovers,
+            blockers=self._blockers(),
+            drift=self.driver.drift_counts,
+            takeovers=self.central.failover.takeovers,
         )
 
-    def _hindrances(self) -> tuple[str, ...]:
+    def _blockers(self) -> tuple[str, ...]:
         if (
             self.topology is None
             or not self.topology.answers_for_unplugged
-            or not rests_on_others(self._model.snapshot)
+            or not has_unmanaged_vips(self._model.snapshot)
         ):
             return ()
         return (ANSWERS_FOR_UNPLUGGED,)
 
-    def _unheard(self) -> tuple[float, str]:
+    def _missing_facts(self) -> tuple[float, str]:
         """Return the seconds since needed facts were last received, and which facts those are."""
-        silence, snapshot = self.southbound.silence, self._model.snapshot
-        if silence and asks_for_probes(snapshot):
-            return silence, PROBES_UNHEARD
-        if silence and waits_for_a_node(snapshot):
-            return silence, PORTS_UNHEARD
-        if self.topology is not None and self.topology.silence and rests_on_others(snapshot):
-            return self.topology.silence, NETWORKS_UNHEARD
+        silence, snapshot = self.southbound.disconnected_seconds, self._model.snapshot
+        if silence and has_monitors(snapshot):
+            return silence, MISSING_PROBES
+        if silence and has_pluggable_ports(snapshot):
+            return silence, MISSING_PORTS
+        if self.topology is not None and self.topology.disconnected_seconds and has_unmanaged_vips(snapshot):
+            return self.topology.disconnected_seconds, MISSING_NETWORKS
         return 0.0, ""
 
-    async def _ask_chassis(self) -> None:
+    async def _check_chassis(self) -> None:
         """Check the liveness of chassis while any monitor needs it. Only the leader does, unless another client has."""
         while self._probe_interval:
             await asyncio.sleep(self._probe_interval)
-            asked = time.monotonic() - self.southbound.counted_at < self._probe_interval / 2
-            if asks_for_probes(self._model.snapshot) and self.driver.ready and self.southbound.connected and not asked:
+            asked = time.monotonic() - self.southbound.max_nb_cfg_time < self._probe_interval / 2
+            if has_monitors(self._model.snapshot) and self.driver.ready and self.southbound.connected and not asked:
                 try:
-                    await self.driver.count_up()
+                    await self.driver.bump_nb_cfg()
                 except DriverError as error:
                     LOG.info("the chassis cannot be asked whether they live: %s", error)
         await asyncio.Event().wait()  # tasks of the server must not end
 
-    async def _tell_hindrances(self) -> None:
+    async def _log_blockers(self) -> None:
         """Log each setting that makes load balancers unreachable once, when it appears."""
         told: set[str] = set()
         while True:
-            now = set(self._hindrances())
+            now = set(self._blockers())
             for hindrance in now - told:
                 LOG.warning("%s", hindrance)
             told = now
-            await asyncio.sleep(HINDRANCE_INTERVAL)
+            await asyncio.sleep(BLOCKER_CHECK_INTERVAL)
 
-    async def _hears(self) -> bool:
+    async def _receives_facts(self) -> bool:
         """Whether all facts are received that rows depend on: unmanaged networks, probes, localities and Local IPs."""
         snapshot = self._model.snapshot
-        if self.topology is not None and not self.topology.connected and rests_on_others(snapshot):
+        if self.topology is not None and not self.topology.connected and has_unmanaged_vips(snapshot):
             return False
-        return self.southbound.connected or not (asks_for_probes(snapshot) or snapshot.near or snapshot.local_ips)
+        return self.southbound.connected or not (has_monitors(snapshot) or snapshot.near or snapshot.local_ips)
 
-    def _unheard_for(self, owner: Owner) -> str:
+    def _missing_facts_of(self, owner: Owner) -> str:
         """Return why the owner must not be compiled yet: with only some of a router's networks known, its load
         balancers would be removed from the others."""
-        if self.topology is None or self.topology.has_told_all or not is_on_others(self._model.snapshot, owner):
+        if self.topology is None or self.topology.has_reported_all or not is_on_unmanaged(self._model.snapshot, owner):
             return ""
-        return NETWORKS_UNTOLD
+        return NETWORKS_NOT_READ
 
-    async def _first_hear(self) -> None:
+    async def _wait_for_initial_facts(self) -> None:
         """Wait for unmanaged networks, probe results and port bindings.
 
         Only at the start. Later the last known state is used while nothing can be received.
         """
-        if self.topology is not None and rests_on_others(self._model.snapshot):
+        if self.topology is not None and has_unmanaged_vips(self._model.snapshot):
             with contextlib.suppress(TimeoutError):
-                await self.topology.wait_connected(TOPOLOGY_PATIENCE)
-        if asks_for_probes(self._model.snapshot) or waits_for_a_node(self._model.snapshot):
-            await self.wait_told()
-        if rests_on_agents(self._model.snapshot):
+                await self.topology.wait_connected(TOPOLOGY_TIMEOUT)
+        if has_monitors(self._model.snapshot) or has_pluggable_ports(self._model.snapshot):
+            await self.wait_for_facts()
+        if depends_on_agents(self._model.snapshot):
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(AGENTS_PATIENCE):
-                    await self._hear_agents()
+                async with asyncio.timeout(AGENTS_TIMEOUT):
+                    await self._wait_for_agents()
 
-    async def _hear_agents(self) -> None:
+    async def _wait_for_agents(self) -> None:
         """Wait until each node with probed members has reported them, and its proxies.
 
         Without the reports members that are down would be used, and proxies would not be used.
         """
-        while not self.southbound.has_told_all or _is_untold(self._model.snapshot):  # noqa: ASYNC110 - only at the start
-            await asyncio.sleep(AGENTS_LOOK)
-        await asyncio.sleep(AGENTS_LOOK)  # time for the rest of the last agent's first report
+        while not self.southbound.has_reported_all or _has_unreported_nodes(self._model.snapshot):  # noqa: ASYNC110 - only at the start
+            await asyncio.sleep(AGENTS_POLL_INTERVAL)
+        await asyncio.sleep(AGENTS_POLL_INTERVAL)  # time for the rest of the last agent's first report
 
 
-def _is_untold(snapshot: Snapshot) -> bool:
-    return any(untold_nodes(snapshot)) or any(untold_proxies(snapshot))
+def _has_unreported_nodes(snapshot: Snapshot) -> bool:
+    return any(nodes_without_full_report(snapshot)) or any(unreported_proxies(snapshot))
 
 
 def _northbound(options: OvnOptions) -> OvnSettings:
@@ -226,7 +235,7 @@ def _northbound(options: OvnOptions) -> OvnSettings:
 def _southbound(options: OvnOptions) -> SouthboundSettings:
     patience = float(options.chassis_timeout) if options.chassis_probe_interval else 0.0
     return SouthboundSettings(
-        remotes=parse_remotes(options.southbound), tls=_tls(options), timing=_timing(options), patience=patience
+        remotes=parse_remotes(options.southbound), tls=_tls(options), timing=_timing(options), max_lag=patience
     )
 
 

@@ -13,71 +13,71 @@ import logging
 import time
 from pathlib import Path
 
-from fairlead.agent_protocol.probe_results_file import read_sightings, write_sightings
+from fairlead.agent_protocol.probe_results_file import read_probe_results, write_probe_results
 from fairlead.model.documents.health import Endpoint, Health
-from fairlead.model.documents.probe_result import Sighting
-from fairlead.model.registry.facts import SIGHTINGS
+from fairlead.model.documents.probe_result import ProbeResult
+from fairlead.model.registry.facts import PROBE_RESULTS
 from fairlead.model.snapshot import Snapshot
-from fairlead.runtime.cooperative import in_steps
+from fairlead.runtime.cooperative import run_in_steps
 from fairlead.store.model import Model, Published
 
 LOG = logging.getLogger(__name__)
 FILE = "sightings.json"
-GATHER, AGAIN = 0.05, 2.0
+BATCH_DELAY, RETRY_INTERVAL = 0.05, 2.0
 """Seconds to collect changes for one write, and between attempts after a failed write."""
 REST = 10
 """Pause after a write as a multiple of its duration: ten thousand results take a while."""
 
 
-class Remembered:
+class ProbeResultCache:
     def __init__(self, path: Path, model: Model) -> None:
         self._path = path
         self._model = model
-        self._seen: dict[Endpoint, Sighting] = {}
-        self._news = asyncio.Event()
+        self._seen: dict[Endpoint, ProbeResult] = {}
+        self._changed = asyncio.Event()
 
-    async def recall(self) -> None:
+    async def load(self) -> None:
         """Load the file, after the model and before agents connect. Drops results that no monitor needs any more."""
-        found = read_sightings(self._path)
-        for node in self._model.snapshot.silent_nodes.values():  # these nodes do not resend their results
+        found = read_probe_results(self._path)
+        for node in self._model.snapshot.unresponsive_nodes.values():  # these nodes do not resend their results
             found.update(
                 (each, seen) for each, seen in node.seen if each not in found or found[each].since < seen.since
             )
         self._seen = {endpoint: seen for endpoint, seen in found.items() if _is_asked(self._model.snapshot, endpoint)}
         if self._seen:
             LOG.info("%d members and replicas are remembered as they were seen last", len(self._seen))
-            await in_steps(self._model.observe(SIGHTINGS, dict(self._seen)))
+            await run_in_steps(self._model.observe(PROBE_RESULTS, dict(self._seen)))
         self._model.watch(self._take)
 
     def _take(self, published: Published) -> None:
-        if published.fact is not SIGHTINGS:
+        if published.fact is not PROBE_RESULTS:
             return
-        for endpoint, seen in published.news.items():
+        for endpoint, seen in published.update.items():
             before = self._seen.pop(endpoint, None)
             after = seen if seen is not None and _matters(endpoint, seen.health) else None
             if after is not None:
                 self._seen[endpoint] = after
             if (before and before.health) is not (after and after.health):
-                self._news.set()
+                self._changed.set()
 
-    async def keep(self) -> None:
+    async def save_changes(self) -> None:
         """Write changes until cancelled."""
         fails = False
         while True:
-            await self._news.wait()
-            self._news.clear()
+            await self._changed.wait()
+            self._changed.clear()
             kept, began = tuple(self._seen.items()), time.monotonic()
             try:
-                await asyncio.to_thread(write_sightings, self._path, kept)
+                await asyncio.to_thread(write_probe_results, self._path, kept)
             except OSError as error:
                 if not fails:
-                    LOG.warning("what agents see cannot be kept (%s); trying again every %g s", error, AGAIN)
+                    LOG.warning("what agents see cannot be kept (%s); trying again every %g s", error, RETRY_INTERVAL)
                 fails = True
-                self._news.set()
-                await asyncio.sleep(AGAIN)
+                self._changed.set()
+                await asyncio.sleep(RETRY_INTERVAL)
             else:
                 fails = False
-                await asyncio.sleep(max(GATHER, REST * (time.monotonic() - began)))
+                await asyncio.sleep(max(BATCH_DELAY, REST * (time.monotonic() - began)))
 
 
 def _matters(endpoint: Endpoint, health: Health) -> bool:
@@ -87,4 +87,4 @@ def _matters(endpoint: Endpoint, health: Health) -> bool:
 
 def _is_asked(snapshot: Snapshot, endpoint: Endpoint) -> bool:
     """Whether the monitor still exists. Its targets depend on unmanaged networks, which are not read yet."""
-    return endpoint.asker in snapshot.monitor_owner or endpoint.asker in snapshot.local_ips
+    return endpoint.monitor_id in snapshot.monitor_owner or endpoint.monitor_id in snapshot.local_ips

@@ -22,10 +22,10 @@ from fairlead.api.app import make_app
 from fairlead.api.http.front_end import Services
 from fairlead.api.keys import Keys
 from fairlead.changes.proxy_limits import large_proxies
-from fairlead.changes.proxy_placement import Bounds
+from fairlead.changes.proxy_placement import ProxyLimits
 from fairlead.compilers.ovn import OVN
 from fairlead.compilers.providers import (
-    Names,
+    ProviderNames,
     checked_by,
     dataplanes_of,
     parse_names,
@@ -35,34 +35,40 @@ from fairlead.compilers.providers import (
 )
 from fairlead.config.load import BadConfiguration, check_secrets, host_proxy_ports
 from fairlead.config.options import AGENTS, Configuration
-from fairlead.dataplane.interface import Dataplane, Place
+from fairlead.dataplane.interface import Dataplane, DataplaneScope
 from fairlead.model.documents.quota import Limits
-from fairlead.model.queries.proxies import proxied_listeners, rests_on_agents
-from fairlead.model.registry.facts import AGENTS_PROBE, COUNTS_ANSWERS, GATEWAY_CHASSIS, PROXIED_PROVIDERS, with_facts
+from fairlead.model.queries.proxies import depends_on_agents, proxied_listeners
+from fairlead.model.registry.facts import (
+    AGENTS_PROBE,
+    COUNT_REPLY_BYTES,
+    GATEWAY_CHASSIS,
+    PROXIED_PROVIDERS,
+    with_facts,
+)
 from fairlead.model.snapshot import Snapshot
 from fairlead.reconciler.dataplanes import Dataplanes
 from fairlead.runtime.gc_tuning import frozen
 from fairlead.runtime.loop_lag import LoopLag
-from fairlead.runtime.systemd import keep_alive
+from fairlead.runtime.systemd import run_watchdog
 from fairlead.server.authentication import challenge, check_authentication, make_authentication
-from fairlead.server.central import Control
+from fairlead.server.central import DataplaneControl
 from fairlead.server.keys import make_keys
 from fairlead.server.listening import Secrets, host_names, listen
 from fairlead.server.lxd import LxdServer, store_folder
-from fairlead.server.maintenance import forget_parted, provide_covers
+from fairlead.server.maintenance import allocate_probe_addresses, forget_removed_members
 from fairlead.server.nodes import NodesServer
 from fairlead.server.ovn import OvnControl
-from fairlead.server.probe_result_cache import FILE, Remembered
-from fairlead.server.proxies import keep_proxies
-from fairlead.server.standby import stand_by
-from fairlead.server.tasks import at_work
-from fairlead.server.unresponsive_nodes import Silences
+from fairlead.server.probe_result_cache import FILE, ProbeResultCache
+from fairlead.server.proxies import run_proxy_placement
+from fairlead.server.standby import run_standby
+from fairlead.server.tasks import background_tasks
+from fairlead.server.unresponsive_nodes import UnresponsiveNodes
 from fairlead.store.formats import NewerDocument
 from fairlead.store.model import Model
 from fairlead.store.opening import open_store
 
 LOG = logging.getLogger(__name__)
-CONTROLS: Mapping[str, Callable[[Dataplane, Model, Configuration], Control]] = {OVN.name: OvnControl}
+CONTROLS: Mapping[str, Callable[[Dataplane, Model, Configuration], DataplaneControl]] = {OVN.name: OvnControl}
 """Central dataplane -> its control in a server."""
 
 
@@ -73,7 +79,7 @@ async def serve(configuration: Configuration) -> None:
     """
     while (newer := await _work(configuration)) is not None:
         newer.with_traceback(None)  # the traceback refers to the whole model in memory
-        if not await stand_by(configuration, newer):
+        if not await run_standby(configuration, newer):
             return
 
 
@@ -106,33 +112,37 @@ async def _serve(configuration: Configuration) -> NewerDocument | None:
             control.connect()
         await model.read()
         LOG.info("loaded %d documents at revision %d", len(model.snapshot.generations), model.snapshot.revision)
-        refuse_strangers(model.snapshot, providers)
+        check_provider_names(model.snapshot, providers)
         log_large_proxies(model.snapshot, configuration.providers.max_proxy_servers)
-        remembered = Remembered(store_folder(configuration) / FILE, model)
+        remembered = ProbeResultCache(store_folder(configuration) / FILE, model)
         if configuration.health.prober == AGENTS:
-            await remembered.recall()
+            await remembered.load()
         for control in controls:
             await control.__aenter__()
-        upkeep = (partial(forget_parted, model), partial(provide_covers, model), remembered.keep)
-        await stack.enter_async_context(at_work(model.follow, *upkeep))
-        by_agents = rests_on_agents(model.snapshot)  # agents connect once requests are served
-        waits = (control.wait_told() if by_agents else control.central.wait_synced() for control in controls)
+        upkeep = (
+            partial(forget_removed_members, model),
+            partial(allocate_probe_addresses, model),
+            remembered.save_changes,
+        )
+        await stack.enter_async_context(background_tasks(model.follow, *upkeep))
+        by_agents = depends_on_agents(model.snapshot)  # agents connect once requests are served
+        waits = (control.wait_for_facts() if by_agents else control.central.wait_synced() for control in controls)
         await asyncio.gather(*waits)
         kept = Dataplanes(
             lambda: model.snapshot,
-            [control.for_doors() for control in controls],
-            [each for each in dataplanes if each.place is Place.NODE],
+            [control.for_front_ends() for control in controls],
+            [each for each in dataplanes if each.scope is DataplaneScope.NODE],
         )
         services = _services(configuration, model, providers, kept, controls, (lxd, nodes, keys))
         stack.push_async_callback(keys.close)
         stack.enter_context(frozen())
         loop_lag = LoopLag()
-        placing = partial(keep_proxies, model, services.nodes.channel.near, _bounds(configuration))
-        silences = Silences(
-            model, services.node_counts, services.nodes.agents, partial(_writes, kept), lambda: datetime.now(UTC)
+        placing = partial(run_proxy_placement, model, services.nodes.channel.chassis_reaching, _bounds(configuration))
+        silences = UnresponsiveNodes(
+            model, services.node_counts, services.nodes.agents, partial(_is_leader, kept), lambda: datetime.now(UTC)
         )
-        nodes_work = services.nodes.channel.run, services.nodes.look, silences.run
-        await stack.enter_async_context(at_work(loop_lag.beat, keep_alive, placing, *nodes_work))
+        nodes_work = services.nodes.channel.run, services.nodes.find_stale_agents, silences.run
+        await stack.enter_async_context(background_tasks(loop_lag.measure, run_watchdog, placing, *nodes_work))
         apps = make_app(
             services,
             kept,
@@ -145,9 +155,9 @@ async def _serve(configuration: Configuration) -> NewerDocument | None:
             apps,
             configuration,
             Secrets(authenticate=authenticate, lxd=lxd, nodes=nodes, renew_store=store.renew),
-            until=model.outgrown,
+            until=model.newer_format_seen,
         )
-    return None if told_to_end else model.newer
+    return None if told_to_end else model.newer_document
 
 
 MAX_LOGGED = 20
@@ -156,7 +166,7 @@ SEEN_BY_OVN = ("locate", "ports_on", "check_told", "served_by_others")
 """Attributes of OvnControl that the API front ends use."""
 
 
-def refuse_strangers(snapshot: Snapshot, providers: Names) -> None:
+def check_provider_names(snapshot: Snapshot, providers: ProviderNames) -> None:
     """Raise BadConfiguration for load balancers with an unconfigured provider name, because its meaning is unknown.
 
     Also for load balancers that need proxies where no agents run them. Nothing has been written then: rows stay as they
@@ -190,27 +200,29 @@ def log_large_proxies(snapshot: Snapshot, most: int) -> None:
         LOG.warning("%d more places have HAProxies with more servers than that", len(found) - MAX_LOGGED)
 
 
-def _empty(configuration: Configuration, providers: Names) -> Snapshot:
+def _empty(configuration: Configuration, providers: ProviderNames) -> Snapshot:
     """Return the snapshot before any document is read, with the configured facts."""
     ports = host_proxy_ports(configuration)
     empty = Snapshot(parting_seconds=configuration.ovn.drain_timeout, host_proxy_ports=ports)
     empty = with_facts(empty, GATEWAY_CHASSIS, configuration.ovn.gateways)
     empty = with_facts(empty, AGENTS_PROBE, configuration.health.prober == AGENTS)
-    empty = with_facts(empty, COUNTS_ANSWERS, configuration.ovn.count_reply_bytes)
+    empty = with_facts(empty, COUNT_REPLY_BYTES, configuration.ovn.count_reply_bytes)
     return with_facts(empty, PROXIED_PROVIDERS, proxied_names(providers))
 
 
-def _controls(dataplanes: Sequence[Dataplane], model: Model, configuration: Configuration) -> Sequence[Control]:
-    central = (each for each in dataplanes if each.place is Place.CENTRAL)
+def _controls(
+    dataplanes: Sequence[Dataplane], model: Model, configuration: Configuration
+) -> Sequence[DataplaneControl]:
+    central = (each for each in dataplanes if each.scope is DataplaneScope.CENTRAL)
     return [CONTROLS[each.name](each, model, configuration) for each in central]
 
 
-def _writes(dataplanes: Dataplanes) -> bool:
-    return all(each.condition().writes for each in dataplanes.central)
+def _is_leader(dataplanes: Dataplanes) -> bool:
+    return all(each.condition().is_leader for each in dataplanes.central)
 
 
-def _bounds(configuration: Configuration) -> Bounds:
-    return Bounds(
+def _bounds(configuration: Configuration) -> ProxyLimits:
+    return ProxyLimits(
         own=configuration.providers.max_proxies_per_network,
         guests=configuration.providers.max_guest_proxies_per_network,
     )
@@ -219,9 +231,9 @@ def _bounds(configuration: Configuration) -> Bounds:
 def _services(
     configuration: Configuration,
     model: Model,
-    providers: Names,
+    providers: ProviderNames,
     dataplanes: Dataplanes,
-    controls: Sequence[Control],
+    controls: Sequence[DataplaneControl],
     parts: tuple[LxdServer, NodesServer, Keys],
 ) -> Services:
     lxd, nodes, keys = parts
@@ -240,11 +252,11 @@ def _services(
         probes=configuration.health.limits,
         proxy_servers=configuration.providers.max_proxy_servers,
         keys=keys,
-        news=dataplanes.news,
+        wait_for_outcome=dataplanes.wait_for_outcome,
         outcome=dataplanes.outcome,
-        follow=dataplanes.follow,
-        node_counts=NodeCounts(stored=lambda: model.snapshot.silent_nodes),
-        reachable=lxd.reachable,
+        on_applied_change=dataplanes.subscribe,
+        node_counts=NodeCounts(stored=lambda: model.snapshot.unresponsive_nodes),
+        client_endpoint=lxd.reachable,
         enrolment=nodes.enrolment,
         socket_chassis=nodes.options.socket_chassis,
         **seen,

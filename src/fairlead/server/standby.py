@@ -11,38 +11,38 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from fairlead.api.app import Applications, in_format_of_door
+from fairlead.api.app import Applications, format_error
 from fairlead.api.http.front_end import ApiError
 from fairlead.config.options import Configuration
-from fairlead.runtime.systemd import keep_alive
+from fairlead.runtime.systemd import run_watchdog
 from fairlead.server.authentication import make_authentication
 from fairlead.server.listening import Secrets, listen
 from fairlead.server.lxd import LxdServer
 from fairlead.server.nodes import NodesServer
-from fairlead.server.tasks import at_work
+from fairlead.server.tasks import background_tasks
 from fairlead.store.codec import decode_stored
 from fairlead.store.formats import NewerDocument
 from fairlead.store.interface import Store, StoreError
 from fairlead.store.opening import open_store
 
 LOG = logging.getLogger(__name__)
-LOOK_AGAIN = 2.0
+POLL_INTERVAL = 2.0
 """Seconds between checks of the unreadable document."""
-WORDS = (
+STANDBY_MESSAGE = (
     "this server stands by: a newer version of Fairlead has written what it cannot read, and nothing was done. Ask"
     " another server; the operator has to upgrade this one."
 )
 """Message for clients; the log names the document."""
 
 
-async def stand_by(configuration: Configuration, newer: NewerDocument) -> bool:
+async def run_standby(configuration: Configuration, newer: NewerDocument) -> bool:
     """Wait until the document is deleted or readable. Returns False after a signal. Raises OSError."""
     LOG.error("standing by, and writing nothing: %s; upgrade this server", newer)
     gc.enable()
     gc.collect()  # frees the previous model; no client is waiting yet
     app = _app()
     readable = asyncio.Event()
-    looking = asyncio.create_task(_look(configuration, newer.key, readable))
+    looking = asyncio.create_task(_poll(configuration, newer.key, readable))
     secrets = Secrets(
         authenticate=make_authentication(configuration),
         lxd=LxdServer(configuration),
@@ -50,7 +50,7 @@ async def stand_by(configuration: Configuration, newer: NewerDocument) -> bool:
         renew_store=_nothing,
     )
     try:
-        async with at_work(keep_alive):
+        async with background_tasks(run_watchdog):
             told_to_end = await listen(
                 Applications(all=app, lxd=app, nodes=app), configuration, secrets, until=readable
             )
@@ -64,10 +64,10 @@ async def _nothing() -> None:
     """Do nothing: the store is opened for each check."""
 
 
-async def _look(configuration: Configuration, key: str, readable: asyncio.Event) -> None:
+async def _poll(configuration: Configuration, key: str, readable: asyncio.Event) -> None:
     """Check the document until it is readable; retries while the store is unavailable."""
     while True:
-        await asyncio.sleep(LOOK_AGAIN)
+        await asyncio.sleep(POLL_INTERVAL)
         try:
             store = await open_store(configuration.store.where, configuration.store.access)
             try:
@@ -106,7 +106,7 @@ def _answer(request: Request) -> Response:
     if path == "/healthz":
         return PlainTextResponse("well\n")
     if path == "/readyz":
-        return PlainTextResponse(f"not ready: {WORDS}\n", 503)
-    response = in_format_of_door(path, ApiError(503, WORDS, "ServiceUnavailable"))
-    response.headers["retry-after"] = f"{LOOK_AGAIN:.0f}"
+        return PlainTextResponse(f"not ready: {STANDBY_MESSAGE}\n", 503)
+    response = format_error(path, ApiError(503, STANDBY_MESSAGE, "ServiceUnavailable"))
+    response.headers["retry-after"] = f"{POLL_INTERVAL:.0f}"
     return response

@@ -10,7 +10,7 @@ Work = Callable[[], Awaitable[None]]
 
 
 @contextlib.asynccontextmanager
-async def at_work(*works: Work) -> AsyncIterator[None]:
+async def background_tasks(*works: Work) -> AsyncIterator[None]:
     tasks = [asyncio.create_task(_watched(work), name=getattr(work, "__qualname__", "")) for work in works]
     try:
         yield

@@ -16,28 +16,28 @@ from functools import partial
 
 from fairlead.api.agents.liveness import NodeAgents
 from fairlead.api.agents.traffic_counters import NodeCounts
-from fairlead.changes.unresponsive_nodes import forget_silent, has_room, is_over, keep_silent
+from fairlead.changes.unresponsive_nodes import delete_unresponsive_node, has_room, is_obsolete, store_unresponsive_node
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.model.documents.health import Endpoint
-from fairlead.model.documents.probe_result import Sighting
-from fairlead.model.documents.unresponsive_nodes import MOST_KEPT, SilentNode
+from fairlead.model.documents.probe_result import ProbeResult
+from fairlead.model.documents.unresponsive_nodes import MAX_STORED_TOTAL, UnresponsiveNode
 from fairlead.model.registry.changeset import Changes
 from fairlead.model.snapshot import Snapshot
-from fairlead.runtime.cooperative import in_steps
+from fairlead.runtime.cooperative import run_in_steps
 from fairlead.runtime.steps import Steps
 from fairlead.store.interface import StoreError
 from fairlead.store.model import Model
 
 LOG = logging.getLogger(__name__)
-LOOK = 1.0
+CHECK_INTERVAL = 1.0
 """Seconds between checks."""
 OTHERS = 30.0
 """Seconds that a standby waits, because the leader is expected to do it."""
-AT_ONCE = 20
+MAX_BATCH = 20
 """Maximum nodes per check. If more fail together (a rack without power), the rest wait for other writes."""
 
 
-class Silences:
+class UnresponsiveNodes:
     def __init__(
         self,
         model: Model,
@@ -53,57 +53,63 @@ class Silences:
         self._now = now
         self._kept: dict[str, datetime] = {}
         """Node -> start of the outage with reports that this server has stored."""
-        self._taken: Mapping[str, SilentNode] = {}
+        self._taken: Mapping[str, UnresponsiveNode] = {}
 
     async def run(self) -> None:
         """Run until cancelled; retries while the store is unavailable."""
         while True:
             try:
-                await self.look()
+                await self.check()
             except (StoreError, Unsupported) as error:
                 LOG.warning("what silent nodes had told is not kept yet: %s", error)
-            await asyncio.sleep(LOOK)
+            await asyncio.sleep(CHECK_INTERVAL)
 
-    async def look(self) -> None:
+    async def check(self) -> None:
         """Store new unresponsive nodes and delete reconnected ones. Raises StoreError."""
         await self._take()
-        silent = self._counts.silent()
+        silent = self._counts.unresponsive()
         self._kept = {chassis: since for chassis, since in self._kept.items() if chassis in silent}
-        if not silent and not self._model.snapshot.silent_nodes:
+        if not silent and not self._model.snapshot.unresponsive_nodes:
             return
         writes = self._writes()
         due = [chassis for chassis, seconds in silent.items() if seconds > (0 if writes else OTHERS)]
-        await self._keep_some([chassis for chassis in due if self._kept.get(chassis) != self._counts.heard_at(chassis)])
+        await self._keep_some(
+            [chassis for chassis in due if self._kept.get(chassis) != self._counts.last_report_at(chassis)]
+        )
         if writes:
             await self._forget_some()
 
     async def _take(self) -> None:
         """Take over stored probe results that this server never received, or has forgotten."""
-        stored, known = self._model.snapshot.silent_nodes, self._taken
+        stored, known = self._model.snapshot.unresponsive_nodes, self._taken
         if stored is known:
             return
         self._taken = stored
         for name, node in stored.items():
             if node is not known.get(name):
-                await self._agents.recall(dict(node.seen))
+                await self._agents.restore(dict(node.seen))
 
     async def _keep_some(self, due: Sequence[str]) -> None:
-        for chassis in due[:AT_ONCE]:
-            words = await in_steps(self._counts.last_words(chassis))
-            node = replace(words, seen=await in_steps(self._seen_by(chassis)))
+        for chassis in due[:MAX_BATCH]:
+            words = await run_in_steps(self._counts.stored_report(chassis))
+            node = replace(words, seen=await run_in_steps(self._seen_by(chassis)))
             after = await self._model.write(partial(_keep, node=node))
             self._kept[chassis] = node.since
             if not has_room(after, node):
-                LOG.warning("what silent chassis %s had told is not kept: %d are kept of others", chassis, MOST_KEPT)
+                LOG.warning(
+                    "what silent chassis %s had told is not kept: %d are kept of others", chassis, MAX_STORED_TOTAL
+                )
 
     async def _forget_some(self) -> None:
         snapshot = self._model.snapshot
-        nodes = snapshot.silent_nodes.values()
-        over = [each for each in nodes if self._counts.is_heard(each.name) or is_over(snapshot, each, self._now())]
-        for node in over[:AT_ONCE]:
-            await self._model.write(partial(forget_silent, node=node))
+        nodes = snapshot.unresponsive_nodes.values()
+        over = [
+            each for each in nodes if self._counts.is_responsive(each.name) or is_obsolete(snapshot, each, self._now())
+        ]
+        for node in over[:MAX_BATCH]:
+            await self._model.write(partial(delete_unresponsive_node, node=node))
 
-    def _seen_by(self, chassis: str) -> Steps[tuple[tuple[Endpoint, Sighting], ...]]:
+    def _seen_by(self, chassis: str) -> Steps[tuple[tuple[Endpoint, ProbeResult], ...]]:
         found = []
         for endpoint, each in self._model.snapshot.sightings.items():
             if each.chassis == chassis:
@@ -112,5 +118,5 @@ class Silences:
         return tuple(found)
 
 
-async def _keep(snapshot: Snapshot, node: SilentNode) -> Changes:
-    return await in_steps(keep_silent(snapshot, node))
+async def _keep(snapshot: Snapshot, node: UnresponsiveNode) -> Changes:
+    return await run_in_steps(store_unresponsive_node(snapshot, node))

@@ -21,11 +21,11 @@ import msgspec
 from fairlead.store.codec import decode_stored
 from fairlead.store.full_read import CLAIM
 from fairlead.store.interface import Document, StoreError
-from fairlead.store.whole import PAGE, Picture
+from fairlead.store.whole import PAGE_SIZE, StoreSnapshot
 
 VERSION = 1
-LONGEST_LINE = 2**26
-GONE = 5_000
+MAX_LINE_BYTES = 2**26
+KEYS_PER_LINE = 5_000
 """Maximum keys of deleted documents in one line."""
 LEVEL = 6
 
@@ -34,7 +34,7 @@ class BadBackup(StoreError):
     """The file is no backup, or is truncated or damaged. The message names the reason."""
 
 
-class Header(msgspec.Struct, kw_only=True, frozen=True):
+class BackupHeader(msgspec.Struct, kw_only=True, frozen=True):
     backup: int
     """Version of the backup format."""
     made: str
@@ -44,7 +44,7 @@ class Header(msgspec.Struct, kw_only=True, frozen=True):
     documents: int
 
 
-class Line(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+class BackupLine(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """A document, keys of deleted documents, or the end of the file."""
 
     key: str = ""
@@ -55,7 +55,7 @@ class Line(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True, forbid
     sha256: str = ""
 
 
-async def write_backup(path: Path, header: Header, picture: Picture, tell: Callable[[int], None]) -> int:
+async def write_backup(path: Path, header: BackupHeader, picture: StoreSnapshot, tell: Callable[[int], None]) -> int:
     """Write a new file atomically and return its size in bytes. Raises OSError, also if the file exists."""
     new = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -83,28 +83,28 @@ class _Hashed:
         self.write(octets)
 
 
-async def _write(out: _Hashed, header: Header, picture: Picture, tell: Callable[[int], None]) -> None:
+async def _write(out: _Hashed, header: BackupHeader, picture: StoreSnapshot, tell: Callable[[int], None]) -> None:
     out.line(header)
-    names = sorted(picture.gone)
-    for first in range(0, len(names), GONE):
-        out.line(Line(gone=tuple(names[first : first + GONE])))
+    names = sorted(picture.deleted_keys)
+    for first in range(0, len(names), KEYS_PER_LINE):
+        out.line(BackupLine(gone=tuple(names[first : first + KEYS_PER_LINE])))
     done = 0
     async for page in picture.pages:
         for each in page:
-            out.line(Line(key=each.key, revision=each.revision, value=each.value.decode()))
+            out.line(BackupLine(key=each.key, revision=each.revision, value=each.value.decode()))
         done += len(page)
         tell(done)
-    out.line(Line(documents=done, sha256=out.digest.hexdigest()))
+    out.line(BackupLine(documents=done, sha256=out.digest.hexdigest()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Checked:
-    header: Header
+class CheckedBackup:
+    header: BackupHeader
     gone: Set[str]
     octets: int
 
 
-def check_backup(path: Path) -> Checked:
+def check_backup(path: Path) -> CheckedBackup:
     """Read the whole file and check the checksum, the counts, and that this version can decode each document.
 
     Raises BadBackup.
@@ -115,17 +115,17 @@ def check_backup(path: Path) -> Checked:
     for line in _read(path, header := read_header(path)):
         gone.update(line.gone)
         octets += len(line.value)
-        unreadable = unreadable or _complain(line)
+        unreadable = unreadable or _decode_error(line)
     if unreadable:  # only after the checksum, so the file is known to be undamaged
         raise BadBackup(f"{path}: this version of Fairlead cannot read a document of it: {unreadable}")
-    return Checked(header=header, gone=gone, octets=octets)
+    return CheckedBackup(header=header, gone=gone, octets=octets)
 
 
-def read_header(path: Path) -> Header:
+def read_header(path: Path) -> BackupHeader:
     """Read and return the first line. Raises BadBackup."""
     first = next(_lines(path), b"")
     try:
-        header = msgspec.json.decode(first, type=Header)
+        header = msgspec.json.decode(first, type=BackupHeader)
     except msgspec.DecodeError:
         raise BadBackup(f"{path} is no backup of Fairlead") from None
     if header.backup > VERSION:
@@ -134,24 +134,26 @@ def read_header(path: Path) -> Header:
 
 
 @asynccontextmanager
-async def picture_of(path: Path, checked: Checked) -> AsyncIterator[Picture]:
+async def open_snapshot(path: Path, checked: CheckedBackup) -> AsyncIterator[StoreSnapshot]:
     header = checked.header
-    yield Picture(revision=header.revision, documents=header.documents, gone=checked.gone, pages=_pages(path, header))
+    yield StoreSnapshot(
+        revision=header.revision, documents=header.documents, deleted_keys=checked.gone, pages=_pages(path, header)
+    )
 
 
-async def _pages(path: Path, header: Header) -> AsyncIterator[Sequence[Document]]:
+async def _pages(path: Path, header: BackupHeader) -> AsyncIterator[Sequence[Document]]:
     page: list[Document] = []
     for line in _read(path, header):
         if line.key:
             page.append(Document(key=line.key, revision=line.revision, value=line.value.encode()))
-        if len(page) == PAGE:
+        if len(page) == PAGE_SIZE:
             yield page
             page = []
     if page:
         yield page
 
 
-def _read(path: Path, header: Header) -> Iterator[Line]:
+def _read(path: Path, header: BackupHeader) -> Iterator[BackupLine]:
     """Yield the lines between the header and the end. Raises BadBackup if the file is damaged or truncated."""
     digest = hashlib.sha256()
     documents = 0
@@ -159,7 +161,7 @@ def _read(path: Path, header: Header) -> Iterator[Line]:
     digest.update(next(lines))
     for octets in lines:
         try:
-            line = msgspec.json.decode(octets, type=Line)
+            line = msgspec.json.decode(octets, type=BackupLine)
         except msgspec.DecodeError:
             raise BadBackup(f"{path} is damaged: a line of it cannot be read") from None
         if line.sha256:
@@ -178,7 +180,7 @@ def _lines(path: Path) -> Iterator[bytes]:
     """Yield the uncompressed lines. Raises BadBackup and OSError."""
     try:
         with gzip.open(path, "rb") as file:
-            while line := file.readline(LONGEST_LINE):
+            while line := file.readline(MAX_LINE_BYTES):
                 yield line
     except EOFError:
         raise BadBackup(f"{path} is not whole: its end is missing") from None
@@ -186,7 +188,7 @@ def _lines(path: Path) -> Iterator[bytes]:
         raise BadBackup(f"{path} is no backup of Fairlead, or damaged") from None
 
 
-def _complain(line: Line) -> str:
+def _decode_error(line: BackupLine) -> str:
     """Return why this version cannot read the document in this line; "" if it can."""
     if not line.key or line.key.startswith(CLAIM):
         return ""

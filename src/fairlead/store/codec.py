@@ -27,7 +27,7 @@ from fairlead.model.documents.owner import Owner
 from fairlead.model.documents.port_ranges import PortRange, Ports, TargetPort, one_port
 from fairlead.model.registry.kinds import KINDS, owner_of
 from fairlead.model.snapshot import Aggregate
-from fairlead.store.formats import NewerDocument, upgraded, written
+from fairlead.store.formats import NewerDocument, upgraded, with_format
 from fairlead.store.interface import StoreError
 
 
@@ -36,7 +36,7 @@ class BadDocument(StoreError):
 
 
 _T = TypeVar("_T")
-LONGEST_COMPLAINT = 300
+MAX_ERROR_LENGTH = 300
 """Characters."""
 Hook: TypeAlias = Callable[[Any, Any], Any]
 """cattrs structure hook: converts a decoded JSON value to a type."""
@@ -45,7 +45,7 @@ CLASSES: Mapping[str, type[Aggregate]] = {kind.value: declared.document for kind
 
 
 def encode(aggregate: Aggregate) -> bytes:
-    return written(owner_of(aggregate).kind, _ENCODER.encode(aggregate))
+    return with_format(owner_of(aggregate).kind, _ENCODER.encode(aggregate))
 
 
 def decode(owner: Owner, document: bytes) -> Aggregate:
@@ -62,13 +62,13 @@ def decode(owner: Owner, document: bytes) -> Aggregate:
 
 def decode_stored(key: str, document: bytes) -> Aggregate:
     """Decode the document stored under a key. Raises BadDocument, and NewerDocument also for unknown kinds."""
-    owner = owner_stored(key)
+    owner = owner_of_key(key)
     if owner is None:
         raise NewerDocument(key, "it is of a sort that this version does not know")
     return decode(owner, document)
 
 
-def owner_stored(key: str) -> Owner | None:
+def owner_of_key(key: str) -> Owner | None:
     """Parse a key; None for a kind of a newer version."""
     try:
         return Owner.parse(key)
@@ -86,7 +86,7 @@ def read_value(decoded: object, form: type[_T]) -> _T:
     try:
         found: _T = _CONVERTER.structure(decoded, form)
     except Exception as error:  # cattrs has no common base class for errors of structuring
-        raise ValueError(f"this is no {form.__name__}: {error!r}"[:LONGEST_COMPLAINT]) from error
+        raise ValueError(f"this is no {form.__name__}: {error!r}"[:MAX_ERROR_LENGTH]) from error
     return found
 
 

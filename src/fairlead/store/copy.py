@@ -13,20 +13,20 @@ from functools import partial
 from typing import TypeAlias
 
 from fairlead.store.interface import Conflict, Document, StoreError
-from fairlead.store.migration_fence import Seal, State
-from fairlead.store.whole import Picture, Refused, Whole
-from fairlead.store.whole import State as Found
+from fairlead.store.migration_fence import Fence, FenceState
+from fairlead.store.whole import BulkOperationRejected, BulkStore, StoreSnapshot
+from fairlead.store.whole import StoreState as Found
 
-SHOWN = 10
+MAX_LISTED_DIFFERENCES = 10
 """Maximum differences that are listed."""
-Tell: TypeAlias = Callable[[str, int, int], None]
+ReportProgress: TypeAlias = Callable[[str, int, int], None]
 """Progress callback: phase ("copied" or "compared"), documents done, documents in total."""
-Pictures: TypeAlias = Callable[[], AbstractAsyncContextManager[Picture]]
+OpenSnapshot: TypeAlias = Callable[[], AbstractAsyncContextManager[StoreSnapshot]]
 """Opens another snapshot of the source."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Move:
+class CopyJob:
     source: str
     target: str
     since: str
@@ -34,64 +34,66 @@ class Move:
     replaces: bool
     """Whether the present contents of the target are discarded."""
 
-    def seal(self, state: State) -> Seal:
-        other = self.source if state is State.FILLING else self.target
-        return Seal(state=state, other=other, since=self.since, id=self.id)
+    def fence(self, state: FenceState) -> Fence:
+        other = self.source if state is FenceState.FILLING else self.target
+        return Fence(state=state, other=other, since=self.since, id=self.id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
+class DocumentDifference:
     key: str
     what: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Compared:
+class CopyComparison:
     documents: int
     octets: int
     differing: int
-    first: Sequence[Difference]
+    first: Sequence[DocumentDifference]
 
 
-class Differs(StoreError):
+class CopyDiffers(StoreError):
     """The target differs from the source after the copy, and stays sealed."""
 
-    def __init__(self, compared: Compared) -> None:
+    def __init__(self, compared: CopyComparison) -> None:
         super().__init__(f"{compared.differing} documents differ from what was read")
         self.compared = compared
 
 
-NOTHING = Found(revision=0, documents=0, seal=None)
+EMPTY_STORE = Found(revision=0, documents=0, fence=None)
 
 
-async def check_copy(source: Whole, target: Whole | None, move: Move) -> tuple[Found, Found]:
+async def check_copy(source: BulkStore, target: BulkStore | None, move: CopyJob) -> tuple[Found, Found]:
     """Return the state of both ends if the copy is allowed. `target` None is a file that does not exist yet.
 
     Raises Refused and StoreUnavailable.
     """
     if move.source == move.target:
-        raise Refused(f"{move.source} is one store, and not two")
+        raise BulkOperationRejected(f"{move.source} is one store, and not two")
     found = await source.state()
-    seal = found.seal
-    if seal and seal.state is State.FILLING:
-        raise Refused(f"{move.source}: {seal.words}")
+    seal = found.fence
+    if seal and seal.state is FenceState.FILLING:
+        raise BulkOperationRejected(f"{move.source}: {seal.words}")
     if seal and seal.other != move.target:
-        raise Refused(f"{move.source}: {seal.words}")
+        raise BulkOperationRejected(f"{move.source}: {seal.words}")
     if not found.documents and not found.revision:
-        raise Refused(f"{move.source} is empty: is it the right one?")
-    there = await target.state() if target else NOTHING
-    if seal and seal.state is State.MOVED and not _is_begun(there, move):
-        raise Refused(f"{move.source}: {seal.words}. What is there is newer; to go back copy it from there")
+        raise BulkOperationRejected(f"{move.source} is empty: is it the right one?")
+    there = await target.state() if target else EMPTY_STORE
+    if seal and seal.state is FenceState.MOVED and not _is_begun(there, move):
+        raise BulkOperationRejected(
+            f"{move.source}: {seal.words}. What is there is newer; to go back copy it from there"
+        )
     check_target(there, move)
     return found, there
 
 
-def _is_begun(there: Found, move: Move) -> bool:
+def _is_begun(there: Found, move: CopyJob) -> bool:
     """Whether the target was partly filled by an earlier, interrupted copy of the same move."""
-    return there.seal is not None and there.seal.state is State.FILLING and there.seal.other == move.source
+    return there.fence is not None and there.fence.state is FenceState.FILLING and there.fence.other == move.source
 
 
-class Effect(StrEnum):
+class CopyEffect(StrEnum):
     """Effect of a move on its target."""
 
     FILL = "fill"
@@ -101,55 +103,57 @@ class Effect(StrEnum):
     REFUSE = "refuse"
 
 
-def effect(there: Found, move: Move) -> Effect:
+def copy_effect(there: Found, move: CopyJob) -> CopyEffect:
     if there.is_empty:
-        return Effect.FILL
+        return CopyEffect.FILL
     if _is_begun(there, move):
-        return Effect.RESUME
-    return Effect.REPLACE if move.replaces else Effect.REFUSE
+        return CopyEffect.RESUME
+    return CopyEffect.REPLACE if move.replaces else CopyEffect.REFUSE
 
 
-def contents(there: Found) -> str:
+def describe_contents(there: Found) -> str:
     """Describe the contents of a target that is not empty."""
-    return there.seal.words if there.seal else f"it has {there.documents} documents, revision {there.revision}"
+    return there.fence.words if there.fence else f"it has {there.documents} documents, revision {there.revision}"
 
 
-class NotEmpty(Refused):
+class StoreNotEmpty(BulkOperationRejected):
     """The target has documents, and the move is not allowed to replace them."""
 
-    def __init__(self, there: Found, move: Move) -> None:
-        self.reason = f"{move.target} is not empty: {contents(there)}"
+    def __init__(self, there: Found, move: CopyJob) -> None:
+        self.reason = f"{move.target} is not empty: {describe_contents(there)}"
         super().__init__(f"{self.reason}. --replace throws away what it has; stop its servers first")
 
 
-def check_target(there: Found, move: Move) -> None:
+def check_target(there: Found, move: CopyJob) -> None:
     """Raise NotEmpty if the move is not allowed to write to this target."""
-    if effect(there, move) is Effect.REFUSE:
-        raise NotEmpty(there, move)
+    if copy_effect(there, move) is CopyEffect.REFUSE:
+        raise StoreNotEmpty(there, move)
 
 
-async def copy(source: Whole, target: Whole, move: Move, tell: Tell) -> Compared:
+async def copy(source: BulkStore, target: BulkStore, move: CopyJob, tell: ReportProgress) -> CopyComparison:
     """Copy a store and compare the result. Raises Refused, Differs and StoreUnavailable."""
     found, there = await check_copy(source, target, move)
-    filling = move.seal(State.FILLING)
-    await _take(target, filling, there)
-    held = await _hold(source, found.seal, move, partial(target.seal, there.seal, filling))
+    filling = move.fence(FenceState.FILLING)
+    await _fence_target(target, filling, there)
+    held = await _fence_source(source, found.fence, move, partial(target.set_fence, there.fence, filling))
     try:
         revision = max((await source.state()).revision, there.revision)
-        compared = await fill(target, filling, source.picture, revision, tell)
-        moved = move.seal(State.MOVED)
-        await source.seal(moved, held)
+        compared = await fill(target, filling, source.snapshot, revision, tell)
+        moved = move.fence(FenceState.MOVED)
+        await source.set_fence(moved, held)
         held = moved
         await target.finish(filling, revision)
     except BaseException:
-        if held.state is State.COPYING:
+        if held.state is FenceState.COPYING:
             with contextlib.suppress(StoreError):
-                await source.seal(None, held)
+                await source.set_fence(None, held)
         raise
     return compared
 
 
-async def restore(target: Whole, pictures: Pictures, move: Move, more: int, tell: Tell) -> Compared:
+async def restore(
+    target: BulkStore, pictures: OpenSnapshot, move: CopyJob, more: int, tell: ReportProgress
+) -> CopyComparison:
     """Fill a store from a backup.
 
     The store's revision becomes `more` higher than the backup's, because the lost store may have had newer revisions
@@ -157,8 +161,8 @@ async def restore(target: Whole, pictures: Pictures, move: Move, more: int, tell
     """
     there = await target.state()
     check_target(there, move)
-    filling = move.seal(State.FILLING)
-    await _take(target, filling, there)
+    filling = move.fence(FenceState.FILLING)
+    await _fence_target(target, filling, there)
     async with pictures() as picture:
         revision = max(picture.revision, there.revision) + more
     compared = await fill(target, filling, pictures, revision, tell)
@@ -166,44 +170,47 @@ async def restore(target: Whole, pictures: Pictures, move: Move, more: int, tell
     return compared
 
 
-async def fill(target: Whole, seal: Seal, pictures: Pictures, revision: int, tell: Tell) -> Compared:
+async def fill(
+    target: BulkStore, seal: Fence, pictures: OpenSnapshot, revision: int, tell: ReportProgress
+) -> CopyComparison:
     """Copy all documents under the seal and compare the result. Raises Differs and StoreUnavailable."""
     async with pictures() as picture:
-        await target.begin(seal, revision, picture.gone)
+        await target.begin(seal, revision, picture.deleted_keys)
         done = 0
         tell("copied", done, picture.documents)
         async for page in picture.pages:
             await target.put(seal, page)
             done += len(page)
             tell("copied", done, picture.documents)
-    compared = await compare(pictures, target.picture, tell)
+    compared = await compare(pictures, target.snapshot, tell)
     if compared.differing:
-        raise Differs(compared)
+        raise CopyDiffers(compared)
     return compared
 
 
-async def compare(one: Pictures, other: Pictures, tell: Tell) -> Compared:
+async def compare(one: OpenSnapshot, other: OpenSnapshot, tell: ReportProgress) -> CopyComparison:
     """Compare each document byte for byte, and the keys of deleted documents. Raises StoreUnavailable."""
-    first: list[Difference] = []
+    first: list[DocumentDifference] = []
     documents = octets = differing = 0
     async with one() as mine, other() as theirs:
         differences = [
-            Difference(key=key, what="remembered as deleted by one of them") for key in mine.gone ^ theirs.gone
+            DocumentDifference(key=key, what="remembered as deleted by one of them")
+            for key in mine.deleted_keys ^ theirs.deleted_keys
         ]
         async for left, right in _pairs(mine.pages, theirs.pages):
             documents += left is not None
             octets += len(left.value) if left else 0
             if what := _difference(left, right):
-                differences.append(Difference(key=(left or right or _NONE).key, what=what))
+                differences.append(DocumentDifference(key=(left or right or _NONE).key, what=what))
             differing += len(differences)
-            first += differences[: SHOWN - len(first)]
+            first += differences[: MAX_LISTED_DIFFERENCES - len(first)]
             differences.clear()
             if documents % 500 == 0:
                 tell("compared", documents, mine.documents)
         differing += len(differences)
-        first += differences[: SHOWN - len(first)]
+        first += differences[: MAX_LISTED_DIFFERENCES - len(first)]
         tell("compared", documents, mine.documents)
-    return Compared(documents=documents, octets=octets, differing=differing, first=first)
+    return CopyComparison(documents=documents, octets=octets, differing=differing, first=first)
 
 
 _NONE = Document(key="", revision=0, value=b"")
@@ -243,24 +250,30 @@ async def _each(pages: AsyncIterator[Sequence[Document]]) -> AsyncIterator[Docum
             yield each
 
 
-async def _take(target: Whole, seal: Seal, there: Found) -> None:
+async def _fence_target(target: BulkStore, seal: Fence, there: Found) -> None:
     """Seal the target. Raises Refused if another process writes to it."""
     try:
-        await target.seal(seal, there.seal, there.revision)
+        await target.set_fence(seal, there.fence, there.revision)
     except Conflict:
-        raise Refused(f"{seal.other}: somebody writes to the other store meanwhile; stop its servers") from None
+        raise BulkOperationRejected(
+            f"{seal.other}: somebody writes to the other store meanwhile; stop its servers"
+        ) from None
 
 
-async def _hold(source: Whole, before: Seal | None, move: Move, undo: Callable[[], Awaitable[None]]) -> Seal:
+async def _fence_source(
+    source: BulkStore, before: Fence | None, move: CopyJob, undo: Callable[[], Awaitable[None]]
+) -> Fence:
     """Seal the source against writes. Raises Refused, after `undo` has restored the target's seal."""
-    if before and before.state is State.MOVED:
+    if before and before.state is FenceState.MOVED:
         return before
-    seal = move.seal(State.COPYING)
+    seal = move.fence(FenceState.COPYING)
     try:
-        await source.seal(seal, before)
+        await source.set_fence(seal, before)
     except BaseException as error:
         await undo()
         if isinstance(error, Conflict):
-            raise Refused(f"{move.source}: somebody else copies it, or {move.target} is the same store") from None
+            raise BulkOperationRejected(
+                f"{move.source}: somebody else copies it, or {move.target} is the same store"
+            ) from None
         raise
     return seal

@@ -6,7 +6,7 @@ from ipaddress import ip_address
 from pathlib import Path
 
 PREFIX = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,199}")
-MEMBERS = 16
+MAX_MEMBERS = 16
 EXAMPLE = "give it as in etcd://192.0.2.1:2379,192.0.2.2:2379,192.0.2.3:2379/fairlead"
 
 
@@ -38,8 +38,8 @@ def parse_location(rest: str) -> Location:
     if "@" in hosts:
         raise ValueError("a user is not named in it: store.user and store.password_file do")
     members = tuple(hosts.split(","))
-    if len(members) > MEMBERS or len(set(members)) < len(members):
-        raise ValueError(f"it names a member twice, or more than {MEMBERS}")
+    if len(members) > MAX_MEMBERS or len(set(members)) < len(members):
+        raise ValueError(f"it names a member twice, or more than {MAX_MEMBERS}")
     for each in members:
         _check_member(each)
     prefix = prefix.rstrip("/")

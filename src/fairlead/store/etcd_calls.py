@@ -1,7 +1,7 @@
 """Calls to the members of an etcd cluster, each with a deadline and failover to the next member.
 
-A call ends in an answer, in `Refused` (an etcd error: not executed), or in `Unreached` (unknown whether executed; its
-subclass `NotSent`: not executed).
+A call ends in an answer, in `Refused` (an etcd error: not executed), or in `EtcdUnreachable` (unknown whether executed;
+its subclass `NotSent`: not executed).
 """
 
 import asyncio
@@ -24,25 +24,25 @@ import grpc.aio
 
 from fairlead.store import etcd_pb2 as pb
 
-DEADLINE = 2.0
+CALL_TIMEOUT = 2.0
 """Seconds for one call to one member: longer than an election takes. A hung member is skipped after it."""
-PATIENCE = 8.0
+TOTAL_TIMEOUT = 8.0
 """Seconds for all attempts over all members."""
-PAUSE = 0.1
+RETRY_INTERVAL = 0.1
 """Seconds between two rounds over the members."""
-LONGEST_CALL = 2 * DEADLINE
+MAX_CALL_SECONDS = 2 * CALL_TIMEOUT
 """Maximum seconds of a call that has to authenticate first."""
-LARGEST_ANSWER = 64 * 2**20
+MAX_RESPONSE_BYTES = 64 * 2**20
 OPTIONS = (
-    ("grpc.max_receive_message_length", LARGEST_ANSWER),
-    ("grpc.max_send_message_length", LARGEST_ANSWER),
+    ("grpc.max_receive_message_length", MAX_RESPONSE_BYTES),
+    ("grpc.max_send_message_length", MAX_RESPONSE_BYTES),
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", int(DEADLINE * 1000)),  # timeout of an attempt to connect
+    ("grpc.min_reconnect_backoff_ms", int(CALL_TIMEOUT * 1000)),  # timeout of an attempt to connect
     ("grpc.max_reconnect_backoff_ms", 500),
     ("grpc.enable_http_proxy", 0),
     ("grpc.use_local_subchannel_pool", 1),
 )
-AGAIN = frozenset(
+RETRYABLE_CODES = frozenset(
     (
         grpc.StatusCode.UNAVAILABLE,
         grpc.StatusCode.DEADLINE_EXCEEDED,
@@ -53,19 +53,19 @@ AGAIN = frozenset(
     )
 )
 OLD_TOKENS = ("invalid auth token", "revision of auth store is old")
-LONGEST_REASON = 300
+MAX_REASON_LENGTH = 300
 """Characters."""
 
 
-class Unreached(Exception):
+class EtcdUnreachable(Exception):
     """No answer from the member; the request may have been executed."""
 
 
-class NotSent(Unreached):
+class NotSent(EtcdUnreachable):
     """The request was not sent, so it is not executed."""
 
 
-class Refused(Exception):
+class EtcdError(Exception):
     """Error reported by etcd: the request was not executed."""
 
     def __init__(self, code: Any, reason: str) -> None:
@@ -92,7 +92,7 @@ AUTHENTICATE = Method("/etcdserverpb.Auth/Authenticate", pb.AuthenticateResponse
 WATCH = "/etcdserverpb.Watch/Watch"
 
 
-class Way:
+class EtcdConnections:
     """Connections to all members, with one set of certificates and password."""
 
     def __init__(self, location: Location, access: Access) -> None:
@@ -129,24 +129,24 @@ def _read_tls(access: Access) -> Any:
     return grpc.ssl_channel_credentials(*read)
 
 
-class Members:
+class EtcdMembers:
     def __init__(self, location: Location, access: Access) -> None:
         """Raises OSError and ValueError, as `Way` does."""
         self._location, self._access = location, access
         self._names = location.members
         self._user = access.user
         self._current = 0
-        self._way = Way(location, access)
+        self._connections = EtcdConnections(location, access)
         self._streams = set[Any]()
-        self._left: dict[Way, asyncio.Task[None]] = {}
+        self._retired: dict[EtcdConnections, asyncio.Task[None]] = {}
         """Replaced connections with calls in progress, and the tasks that close them."""
 
     async def close(self) -> None:
-        left = dict(self._left)
+        left = dict(self._retired)
         for task in left.values():
             task.cancel()
         await asyncio.gather(*left.values(), return_exceptions=True)
-        for way in (self._way, *left):
+        for way in (self._connections, *left):
             await way.close()
 
     async def renew(self) -> None:
@@ -155,48 +155,48 @@ class Members:
         Calls in progress finish on the previous connections, streams restart. Raises OSError, ValueError and Refused,
         and then keeps the previous connections.
         """
-        way = Way(self._location, self._access)
+        way = EtcdConnections(self._location, self._access)
         try:
             if self._user:
-                await self._log_in(way)
-        except Unreached:  # unreachable, so the credentials are not known to be wrong
+                await self._authenticate(way)
+        except EtcdUnreachable:  # unreachable, so the credentials are not known to be wrong
             pass
         except BaseException:
             await way.close()
             raise
-        before, self._way = self._way, way
-        self._left[before] = asyncio.create_task(self._leave(before), name="calls that were under way")
+        before, self._connections = self._connections, way
+        self._retired[before] = asyncio.create_task(self._leave(before), name="calls that were under way")
         for stream in tuple(self._streams):
             stream.cancel()
 
-    async def ask(self, method: Method, request: Any) -> Any:
+    async def call(self, method: Method, request: Any) -> Any:
         """Send an idempotent request. Raises Refused, and StoreUnavailable if no member answers."""
-        until = _now() + PATIENCE
+        until = _now() + TOTAL_TIMEOUT
         while True:
             for _ in self._names:
                 try:
-                    return await self.ask_once(method, request)
-                except Unreached as error:
+                    return await self.call_once(method, request)
+                except EtcdUnreachable as error:
                     reason = str(error)
                 if _now() >= until:
                     raise StoreUnavailable(f"no member of the etcd answers, or it has no quorum: {reason}")
-            await asyncio.sleep(PAUSE)
+            await asyncio.sleep(RETRY_INTERVAL)
 
-    async def ask_once(self, method: Method, request: Any) -> Any:
+    async def call_once(self, method: Method, request: Any) -> Any:
         """Send a request to one member; a failure makes the next call use the next one. Raises Refused and
         Unreached."""
-        way = await self._let_in()
+        way = await self._ensure_authenticated()
         try:
             return await self._call(way, method, request)
-        except Refused as refused:
+        except EtcdError as refused:
             if not self._user or not refused.old_token:
                 raise
         way.token = ""
-        return await self._call(await self._let_in(), method, request)
+        return await self._call(await self._ensure_authenticated(), method, request)
 
-    async def watch(self, create: Any, patience: float | None = DEADLINE) -> AsyncGenerator[Any, None]:
+    async def watch(self, create: Any, patience: float | None = CALL_TIMEOUT) -> AsyncGenerator[Any, None]:
         """Yield messages of a watch at one member, each within `patience` seconds. Raises Refused and Unreached."""
-        way = await self._let_in()
+        way = await self._ensure_authenticated()
         asked = self._current
         open_stream = way.channels[asked].stream_stream(
             WATCH,
@@ -206,46 +206,46 @@ class Members:
         call = open_stream(metadata=(("hasleader", "true"), *way.metadata))
         self._streams.add(call)
         try:
-            async with asyncio.timeout(DEADLINE):
+            async with asyncio.timeout(CALL_TIMEOUT):
                 await call.write(pb.WatchRequest(create=create))
             while True:
                 async with asyncio.timeout(patience):
                     message = await call.read()
                 if message is grpc.aio.EOF:
-                    raise self._unreached(asked, "the watch has ended")
+                    raise self._switch_member(asked, "the watch has ended")
                 yield message
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
-            raise self._told(asked, error) from None
+            raise self._to_exception(asked, error) from None
         except TimeoutError:
-            raise self._unreached(asked, "no answer in time") from None
+            raise self._switch_member(asked, "no answer in time") from None
         except asyncio.CancelledError:
-            if _is_told_to_end():
+            if _is_cancelled():
                 raise
-            raise Unreached(f"{self._names[asked]}: the stream was left for a newer way") from None
+            raise EtcdUnreachable(f"{self._names[asked]}: the stream was left for a newer way") from None
         finally:
             self._streams.discard(call)
             call.cancel()
 
-    async def _leave(self, way: Way) -> None:
-        await asyncio.sleep(LONGEST_CALL + PAUSE)
+    async def _leave(self, way: EtcdConnections) -> None:
+        await asyncio.sleep(MAX_CALL_SECONDS + RETRY_INTERVAL)
         await way.close()
-        del self._left[way]
+        del self._retired[way]
 
-    async def _let_in(self) -> Way:
+    async def _ensure_authenticated(self) -> EtcdConnections:
         """Authenticate if needed. Raises Refused and NotSent."""
-        way = self._way
+        way = self._connections
         if self._user and not way.token:
             try:
-                await self._log_in(way)
-            except Unreached as error:
+                await self._authenticate(way)
+            except EtcdUnreachable as error:
                 raise NotSent(str(error)) from None
         return way
 
-    async def _log_in(self, way: Way) -> None:
+    async def _authenticate(self, way: EtcdConnections) -> None:
         request = pb.AuthenticateRequest(name=self._user, password=way.password)
         way.token = (await self._call(way, AUTHENTICATE, request)).token
 
-    async def _call(self, way: Way, method: Method, request: Any) -> Any:
+    async def _call(self, way: EtcdConnections, method: Method, request: Any) -> Any:
         asked = self._current
         call = way.channels[asked].unary_unary(
             method.path,
@@ -253,26 +253,26 @@ class Members:
             response_deserializer=method.answer.FromString,
         )
         try:
-            return await call(request, timeout=DEADLINE, metadata=way.metadata)
+            return await call(request, timeout=CALL_TIMEOUT, metadata=way.metadata)
         except grpc.aio.AioRpcError as error:
-            raise self._told(asked, error) from None
+            raise self._to_exception(asked, error) from None
 
-    def _told(self, asked: int, error: Any) -> Refused | Unreached:
+    def _to_exception(self, asked: int, error: Any) -> EtcdError | EtcdUnreachable:
         if not isinstance(error, grpc.aio.AioRpcError):
-            return self._unreached(asked, "the connection has ended")
-        reason = (error.details() or error.code().name)[:LONGEST_REASON]
-        if error.code() in AGAIN or "too many requests" in reason:
-            return self._unreached(asked, reason)
-        return Refused(error.code(), reason)
+            return self._switch_member(asked, "the connection has ended")
+        reason = (error.details() or error.code().name)[:MAX_REASON_LENGTH]
+        if error.code() in RETRYABLE_CODES or "too many requests" in reason:
+            return self._switch_member(asked, reason)
+        return EtcdError(error.code(), reason)
 
-    def _unreached(self, asked: int, reason: str) -> Unreached:
+    def _switch_member(self, asked: int, reason: str) -> EtcdUnreachable:
         """Move on to the next member, unless a concurrent call has done so."""
         if self._current == asked:
             self._current = (asked + 1) % len(self._names)
-        return Unreached(f"{self._names[asked]}: {reason}")
+        return EtcdUnreachable(f"{self._names[asked]}: {reason}")
 
 
-def _is_told_to_end() -> bool:
+def _is_cancelled() -> bool:
     """Whether this task was cancelled, and not only its gRPC call."""
     task = asyncio.current_task()
     return task is None or task.cancelling() > 0

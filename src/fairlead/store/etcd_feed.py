@@ -17,21 +17,23 @@ from typing import Any
 import msgspec
 
 from fairlead.store import etcd_pb2 as pb
-from fairlead.store.etcd_calls import PAUSE, TXN, Members, Refused, Unreached
-from fairlead.store.etcd_requests import Keys, after_all, look, ranges
+from fairlead.store.etcd_calls import RETRY_INTERVAL, TXN, EtcdError, EtcdMembers, EtcdUnreachable
+from fairlead.store.etcd_requests import EtcdKeys, after_all, range_responses, read_revision
 from fairlead.store.interface import Batch, Compacted, StoreUnavailable
 
-KEPT, KEPT_BYTES = 1000, 8 * 2**20
+MAX_CACHED_TRANSACTIONS, MAX_CACHED_BYTES = 1000, 8 * 2**20
 """Maximum transactions, and bytes of their documents, in the cache."""
-LARGEST, MOST = 32 * 2**20, 100_000
+MAX_TRANSACTION_BYTES, MAX_TRANSACTION_DOCUMENTS = 32 * 2**20, 100_000
 """Maximum bytes and documents of one transaction. Only replacing the whole store writes more."""
-IN_TIME = 0.25
+DELIVERY_TIMEOUT = 0.25
 """Seconds to wait for the stream to deliver a committed change, before the stream is restarted."""
-LEFT_ALONE = 1.0
+MIN_RESTART_INTERVAL = 1.0
 """Minimum seconds between two restarts of the stream."""
 
 
-async def transactions(members: Members, keys: Keys, after: int, patience: float | None) -> AsyncGenerator[Batch, None]:
+async def stream_transactions(
+    members: EtcdMembers, keys: EtcdKeys, after: int, patience: float | None
+) -> AsyncGenerator[Batch, None]:
     """Yield the transactions after a revision, without end. `patience` is the maximum seconds between two messages.
 
     Raises Compacted, also if the store was replaced since `after`; StoreUnavailable, Refused and Unreached.
@@ -53,11 +55,11 @@ async def transactions(members: Members, keys: Keys, after: int, patience: float
                 if event.kv.key == keys.head:  # the head is the last key of a transaction
                     yield Batch(revision=event.kv.mod_revision, documents=written)
                     written, size = {}, 0
-            if size > LARGEST or len(written) > MOST:
+            if size > MAX_TRANSACTION_BYTES or len(written) > MAX_TRANSACTION_DOCUMENTS:
                 raise Compacted("more was written than one change can be")
 
 
-def _documents(keys: Keys, event: Any) -> dict[str, bytes | None]:
+def _documents(keys: EtcdKeys, event: Any) -> dict[str, bytes | None]:
     key, is_put = event.kv.key, event.type == pb.Event.PUT
     if key.startswith(keys.documents):
         return {keys.name(key): event.kv.value if is_put else None}
@@ -73,15 +75,15 @@ def size_of(batch: Batch) -> int:
 class Feed:
     """The change stream of one server, with its cache. It starts with the first watcher."""
 
-    def __init__(self, members: Members, keys: Keys) -> None:
+    def __init__(self, members: EtcdMembers, keys: EtcdKeys) -> None:
         self._members, self._keys = members, keys
         self._batches: deque[Batch] = deque()
         self._bytes = 0
-        self._began: int | None = None
-        self._reached = 0
-        """The cache has all transactions after `_began` up to `_reached`."""
+        self._start_revision: int | None = None
+        self._end_revision = 0
+        """The cache has all transactions after `_start_revision` up to `_end_revision`."""
         self._started = 0.0
-        self._came = asyncio.Event()
+        self._arrived = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -95,7 +97,7 @@ class Feed:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
-    async def lose(self) -> None:
+    async def reset(self) -> None:
         """Drop the cache and restart the stream, because the store has been restored to an older state."""
         follows = self._task is not None
         await self.close()
@@ -110,7 +112,7 @@ class Feed:
 
     def since(self, revision: int) -> list[Batch] | None:
         """Return the transactions after a revision; None if the cache does not reach back that far."""
-        if self._began is None or not self._began <= revision <= self._reached:
+        if self._start_revision is None or not self._start_revision <= revision <= self._end_revision:
             return None
         newest: deque[Batch] = deque()
         for batch in reversed(self._batches):
@@ -119,29 +121,30 @@ class Feed:
             newest.appendleft(batch)
         return list(newest)
 
-    async def up_to(self, after: int, head: int) -> list[Batch] | None:
-        """Return the transactions after a revision, at least up to `head`; None if they need more than `IN_TIME`."""
-        if self._task is None or (self._began is not None and after < self._began):
+    async def read_up_to(self, after: int, head: int) -> list[Batch] | None:
+        """Return the transactions after a revision, at least up to `head`; None if they need more than
+        `DELIVERY_TIMEOUT`."""
+        if self._task is None or (self._start_revision is not None and after < self._start_revision):
             return None
         try:
-            async with asyncio.timeout(IN_TIME):
-                await self.news(head - 1)
+            async with asyncio.timeout(DELIVERY_TIMEOUT):
+                await self.wait_after(head - 1)
         except TimeoutError:
-            await self._begin_anew()
+            await self._restart()
             return None
         return self.since(after)
 
-    async def news(self, after: int) -> None:
+    async def wait_after(self, after: int) -> None:
         """Wait until a transaction later than this revision has arrived."""
-        while self._reached <= after:
-            await self._came.wait()
+        while self._end_revision <= after:
+            await self._arrived.wait()
 
-    async def _begin_anew(self) -> None:
+    async def _restart(self) -> None:
         """Restart the stream at the member that answers now, unless it was restarted recently.
 
         The stream's member hangs or is unreachable.
         """
-        if asyncio.get_running_loop().time() - self._started > LEFT_ALONE:
+        if asyncio.get_running_loop().time() - self._started > MIN_RESTART_INTERVAL:
             await self.close()
             self.start()
 
@@ -153,21 +156,23 @@ class Feed:
                 await self._listen()
             except Compacted:
                 self._forget()
-            except (Refused, Unreached, StoreUnavailable):
+            except (EtcdError, EtcdUnreachable, StoreUnavailable):
                 pass
-            await asyncio.sleep(PAUSE)
+            await asyncio.sleep(RETRY_INTERVAL)
 
     async def _listen(self) -> None:
-        start = self._reached
-        if self._began is None:
-            looks = [look(self._keys.head), look(self._keys.seal)]
-            answer = await self._members.ask(TXN, pb.TxnRequest(success=looks))
-            head, seal = (each.kvs for each in ranges(answer.responses))
+        start = self._end_revision
+        if self._start_revision is None:
+            looks = [read_revision(self._keys.head), read_revision(self._keys.fence)]
+            answer = await self._members.call(TXN, pb.TxnRequest(success=looks))
+            head, seal = (each.kvs for each in range_responses(answer.responses))
             start = answer.header.revision
             # Under a seal the keys may be half written, so the cache starts after them.
-            self._began = self._reached = start if seal else max((each.mod_revision for each in head), default=0)
+            self._start_revision = self._end_revision = (
+                start if seal else max((each.mod_revision for each in head), default=0)
+            )
             self._wake()  # waiters may need only the revisions stored already
-        heard = transactions(self._members, self._keys, start, patience=None)
+        heard = stream_transactions(self._members, self._keys, start, patience=None)
         async with contextlib.aclosing(heard) as batches:
             async for batch in batches:
                 self._take(batch)
@@ -175,19 +180,19 @@ class Feed:
     def _take(self, batch: Batch) -> None:
         self._batches.append(batch)
         self._bytes += size_of(batch)
-        self._reached = batch.revision
-        while len(self._batches) > KEPT or self._bytes > KEPT_BYTES:
+        self._end_revision = batch.revision
+        while len(self._batches) > MAX_CACHED_TRANSACTIONS or self._bytes > MAX_CACHED_BYTES:
             oldest = self._batches.popleft()
             self._bytes -= size_of(oldest)
-            self._began = oldest.revision
+            self._start_revision = oldest.revision
         self._wake()
 
     def _wake(self) -> None:
-        """Wake the waiters of `news`, because `_reached` has changed."""
-        came, self._came = self._came, asyncio.Event()
+        """Wake the waiters of `news`, because `_end_revision` has changed."""
+        came, self._arrived = self._arrived, asyncio.Event()
         came.set()
 
     def _forget(self) -> None:
         self._batches.clear()
-        self._bytes = self._reached = 0
-        self._began = None
+        self._bytes = self._end_revision = 0
+        self._start_revision = None

@@ -14,26 +14,26 @@ import msgspec
 from fairlead.store import etcd_pb2 as pb
 from fairlead.store.interface import TooLarge
 
-OPERATIONS = 128
+MAX_OPERATIONS = 128
 """Maximum operations in one list with etcd's default --max-txn-ops."""
-OWN = 5
+OWN_COMPARISONS = 5
 """Comparisons of a transaction in addition to its guards: session, seal, precedence, offset and head.
 
 It writes fewer keys than that in addition to documents.
 """
-TOP = 42
-"""Minimum length of the first list of several levels: a third of `OPERATIONS`."""
-LOOKS = 4000
+MIN_TOP_OPERATIONS = 42
+"""Minimum length of the first list of several levels: a third of `MAX_OPERATIONS`."""
+MAX_KEYS_PER_REQUEST = 4000
 """Maximum keys in one request for revisions."""
 
 
-class Keys:
+class EtcdKeys:
     """Keys of a deployment; all start with its prefix. Every transaction writes the head and its server's session."""
 
     def __init__(self, prefix: str, session: str) -> None:
         self.root = f"{prefix}/".encode()
         self.head = self.root + b"head"
-        self.seal = self.root + b"seal"
+        self.fence = self.root + b"seal"
         self.offset = self.root + b"offset"
         self.precedence = self.root + b"precedence"
         self.documents = self.root + b"doc/"
@@ -53,7 +53,7 @@ def after_all(prefix: bytes) -> bytes:
     return prefix[:-1] + bytes((prefix[-1] + 1,))
 
 
-def holds(key: bytes, revision: int) -> Any:
+def revision_is(key: bytes, revision: int) -> Any:
     return pb.Compare(target=pb.Compare.MOD, key=key, mod_revision=revision)
 
 
@@ -61,7 +61,7 @@ def is_value(key: bytes, value: bytes) -> Any:
     return pb.Compare(target=pb.Compare.VALUE, key=key, value=value)
 
 
-def look(key: bytes, revision: int = 0) -> Any:
+def read_revision(key: bytes, revision: int = 0) -> Any:
     """Operation that reads only the revision of a key."""
     return pb.Operation(range=pb.RangeRequest(key=key, keys_only=True, revision=revision))
 
@@ -82,21 +82,21 @@ def delete(key: bytes) -> Any:
 def has_room(beside: int, operations: int) -> bool:
     """Whether a transaction with `beside` comparisons can hold this many operations."""
     top, middle, low = _widths(beside)
-    return beside <= OPERATIONS and operations <= max(OPERATIONS, top * middle * low)
+    return beside <= MAX_OPERATIONS and operations <= max(MAX_OPERATIONS, top * middle * low)
 
 
 def _widths(beside: int) -> tuple[int, int, int]:
     """Lengths of the operation lists at the three levels."""
-    top = min(max(beside, TOP), OPERATIONS)
-    return top, (OPERATIONS - top) // 2, (OPERATIONS - top + 1) // 2
+    top = min(max(beside, MIN_TOP_OPERATIONS), MAX_OPERATIONS)
+    return top, (MAX_OPERATIONS - top) // 2, (MAX_OPERATIONS - top + 1) // 2
 
 
-def nested(operations: Sequence[Any], beside: int = 0) -> Sequence[Any]:
+def nest(operations: Sequence[Any], beside: int = 0) -> Sequence[Any]:
     """Nest operations into lists that etcd accepts. Raises TooLarge."""
     top, middle, low = _widths(beside)
     if not has_room(beside, len(operations)):
         raise TooLarge(f"one change of more than {top * middle * low} documents and claims: make it in several")
-    if len(operations) <= OPERATIONS:
+    if len(operations) <= MAX_OPERATIONS:
         return operations
     for width in (low, middle):
         operations = [
@@ -106,16 +106,18 @@ def nested(operations: Sequence[Any], beside: int = 0) -> Sequence[Any]:
     return operations
 
 
-def ranges(responses: Iterable[Any]) -> Iterator[Any]:
+def range_responses(responses: Iterable[Any]) -> Iterator[Any]:
     """Yield the range responses of nested operations, in order."""
     for each in responses:
         if each.WhichOneof("response") == "txn":
-            yield from ranges(each.txn.responses)
+            yield from range_responses(each.txn.responses)
         else:
             yield each.range
 
 
-def writes(keys: Keys, puts: Mapping[str, bytes], deletes: Iterable[str], token: str, version: bytes) -> list[Any]:
+def write_operations(
+    keys: EtcdKeys, puts: Mapping[str, bytes], deletes: Iterable[str], token: str, version: bytes
+) -> list[Any]:
     """Operations of a transaction. The head comes last, so its event marks the end of the transaction."""
     gone = list(deletes)
     operations = [put(keys.document(key), value) for key, value in puts.items()]

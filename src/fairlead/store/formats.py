@@ -83,7 +83,7 @@ def upgraded(key: str, kind: Kind, document: Any) -> Any:
     return document
 
 
-def written(kind: Kind, text: bytes) -> bytes:
+def with_format(kind: Kind, text: bytes) -> bytes:
     """Add the format number to a document, in the oldest format that loses nothing."""
     number, document = current(), None
     for step in reversed(STEPS):

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-ABSENT = 0
+NO_REVISION = 0
 """Revision of a document that does not exist."""
 
 
@@ -24,7 +24,7 @@ class Conflict(StoreError):
         self.key = key
 
 
-class Overtaken(StoreError):
+class RetriesExhausted(StoreError):
     """Every retry lost a write conflict; nothing was written."""
 
 

@@ -10,23 +10,23 @@ import msgspec
 from fairlead.store.interface import StoreUnavailable
 
 
-class State(StrEnum):
+class FenceState(StrEnum):
     FILLING = "filling"
     COPYING = "copying"
     MOVED = "moved"
 
 
-WORDS = {
-    State.FILLING: "it is being filled from {other} since {since}, and nobody serves from half of it: if that was"
+MESSAGES = {
+    FenceState.FILLING: "it is being filled from {other} since {since}, and nobody serves from half of it: if that was"
     " interrupted, begin it again",
-    State.COPYING: "it is being copied to {other} since {since}, and nothing is written meanwhile: if that was"
+    FenceState.COPYING: "it is being copied to {other} since {since}, and nothing is written meanwhile: if that was"
     " interrupted, begin it again, or stay with `fairlead store reopen`",
-    State.MOVED: "the deployment has moved to {other} ({since}): start servers with that as store.url",
+    FenceState.MOVED: "the deployment has moved to {other} ({since}): start servers with that as store.url",
 }
 
 
-class Seal(msgspec.Struct, frozen=True, kw_only=True):
-    state: State
+class Fence(msgspec.Struct, frozen=True, kw_only=True):
+    state: FenceState
     other: str
     """The store or file at the other end."""
     since: str
@@ -35,27 +35,27 @@ class Seal(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        return WORDS[self.state].format(other=self.other, since=self.since)
+        return MESSAGES[self.state].format(other=self.other, since=self.since)
 
 
-class Sealed(StoreUnavailable):
+class StoreFenced(StoreUnavailable):
     """The store is sealed: nothing is written until the seal is removed."""
 
 
-def encode_seal(seal: Seal) -> bytes:
+def encode_fence(seal: Fence) -> bytes:
     return msgspec.json.encode(seal)
 
 
-def decode_seal(value: bytes) -> Seal:
+def decode_fence(value: bytes) -> Fence:
     """Decode a seal. Raises Sealed for one of a newer version."""
     try:
-        return msgspec.json.decode(value, type=Seal)
+        return msgspec.json.decode(value, type=Fence)
     except msgspec.DecodeError:
-        raise Sealed("it is sealed by a newer version of Fairlead") from None
+        raise StoreFenced("it is sealed by a newer version of Fairlead") from None
 
 
-def sealed(where: object, value: bytes) -> Sealed:
+def fenced_error(where: object, value: bytes) -> StoreFenced:
     try:
-        return Sealed(f"{where}: {decode_seal(value).words}")
-    except Sealed as error:
-        return Sealed(f"{where}: {error}")
+        return StoreFenced(f"{where}: {decode_fence(value).words}")
+    except StoreFenced as error:
+        return StoreFenced(f"{where}: {error}")

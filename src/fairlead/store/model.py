@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, TypeVar
 
 from fairlead.model.documents.owner import Kind, Owner, VipNetwork
-from fairlead.model.registry.affected import affected
+from fairlead.model.registry.affected import find_affected_owners
 from fairlead.model.registry.changeset import Changes, apply_changes
 from fairlead.model.registry.facts import (
     ABILITIES,
@@ -29,40 +29,40 @@ from fairlead.model.registry.facts import (
 )
 from fairlead.model.registry.kinds import claims, owner_of
 from fairlead.model.snapshot import Aggregate, Snapshot
-from fairlead.runtime.cooperative import in_steps
-from fairlead.runtime.fair_semaphore import FairSemaphore, TooMany
-from fairlead.runtime.steps import Steps, at_once
-from fairlead.store.codec import decode_stored, encode, owner_stored
+from fairlead.runtime.cooperative import run_in_steps
+from fairlead.runtime.fair_semaphore import FairSemaphore, WaitQueueFull
+from fairlead.runtime.steps import Steps, run_to_completion
+from fairlead.store.codec import decode_stored, encode, owner_of_key
 from fairlead.store.formats import NewerDocument
-from fairlead.store.full_read import CLAIM, Stored, concerned, parts, read_stored, with_stored, written
+from fairlead.store.full_read import CLAIM, Stored, affected_owners, decode_batch, parts, read_changed, with_stored
 from fairlead.store.interface import (
-    ABSENT,
+    NO_REVISION,
     Batch,
     Compacted,
     Conflict,
-    Overtaken,
+    RetriesExhausted,
     Store,
     StoreError,
     StoreUnavailable,
 )
-from fairlead.store.read_barrier import AGAIN, Looks
-from fairlead.store.write_conflicts import pause
+from fairlead.store.read_barrier import RETRY_INTERVAL, ReadBarrier
+from fairlead.store.write_conflicts import backoff
 
 LOG = logging.getLogger(__name__)
 _News = TypeVar("_News")
-ATTEMPTS = 20
-PATIENCE = 10.0
+MAX_ATTEMPTS = 20
+WRITE_TIMEOUT = 10.0
 """Seconds that a change waits for its turn, so that requests do not pile up while the disk hangs; also the limit for
 retries after write conflicts."""
-WAITING = 1000
+MAX_WAITING = 1000
 """Maximum changes of one project that wait for their turn."""
-ASKING_PROJECT: ContextVar[str] = ContextVar("ASKING_PROJECT", default="")
+REQUEST_PROJECT: ContextVar[str] = ContextVar("ASKING_PROJECT", default="")
 """Project of the current request. Projects take turns to write, however many changes each has."""
-CHANGED: ContextVar[list[str] | None] = ContextVar("CHANGED", default=None)
+CHANGED_OWNERS: ContextVar[list[str] | None] = ContextVar("CHANGED", default=None)
 """Collects the names of the owners written for a request."""
-UNDISTURBED = 3
+STEPWISE_ATTEMPTS = 3
 """Attempts to merge a full read in steps while other requests are served; then it is merged without yielding."""
-DERIVED, TOLD = 5, 200
+DERIVE_STEP, NOTIFY_STEP = 5, 200
 """Owners processed without yielding to the event loop; each load balancer may have a thousand members."""
 
 
@@ -79,9 +79,9 @@ class Deleted(Container[Owner]):
     """Routers that the store has, or had."""
 
     def __contains__(self, owner: object) -> bool:
-        if isinstance(owner, Owner) and owner.kind in (Kind.VIP_NETWORK, Kind.NEAR_NETWORK):
+        if isinstance(owner, Owner) and owner.kind in (Kind.VIP_NETWORK, Kind.PER_CHASSIS_NETWORK):
             return VipNetwork.of(owner).network_id in self.networks
-        if isinstance(owner, Owner) and owner.kind in (Kind.VIP_GATEWAY, Kind.NEAR_GATEWAY):
+        if isinstance(owner, Owner) and owner.kind in (Kind.VIP_GATEWAY, Kind.PER_CHASSIS_GATEWAY):
             return owner.id in self.routers
         return owner in self.documents
 
@@ -105,7 +105,7 @@ class Published:
     """Owners with a newly derived state, from facts and documents."""
     fact: Fact[Any] | None = None
     """The fact that changed."""
-    news: Any = None
+    update: Any = None
 
 
 Watcher: TypeAlias = Callable[[Published], None]
@@ -124,14 +124,14 @@ class Model:
         self._check = check
         self._subscribers: list[Subscriber] = []
         self._watchers: list[Watcher] = []
-        self._writing = FairSemaphore(at_once=1, of_one=1, waiting=WAITING)
+        self._writing = FairSemaphore(at_once=1, of_one=1, waiting=MAX_WAITING)
         self._storing = asyncio.Lock()
         """Held while an own transaction is committed and published, so that no other change is applied in between."""
-        self.looks = Looks(self._look)
+        self.read_barrier = ReadBarrier(self._poll)
         """Read barrier."""
-        self.newer: NewerDocument | None = None
+        self.newer_document: NewerDocument | None = None
         """First document of a newer version that was read; this server has to exit then (`outgrown`)."""
-        self.outgrown = asyncio.Event()
+        self.newer_format_seen = asyncio.Event()
 
     @classmethod
     async def load(cls, store: Store, check: Check, empty: Snapshot = Snapshot()) -> "Model":  # noqa: B008 - a value
@@ -142,8 +142,8 @@ class Model:
 
     async def read(self) -> None:
         """Read all documents, once, before any other use of the model. Raises StoreUnavailable."""
-        stored, revision = await read_stored(self._store, self.snapshot.generations, self._decoded)
-        self.snapshot = derive_all(at_once(with_stored(self.snapshot, stored, revision)))
+        stored, revision = await read_changed(self._store, self.snapshot.generations, self._decoded)
+        self.snapshot = derive_all(run_to_completion(with_stored(self.snapshot, stored, revision)))
 
     def subscribe(self, subscriber: Subscriber) -> None:
         """Register a callback with the affected owners after every change by any server. It must not block."""
@@ -162,26 +162,26 @@ class Model:
         """
         old = self.snapshot
         self.snapshot = with_facts(old, fact, news)
-        self._show(Published(before=old, after=self.snapshot, fact=fact, news=news))
-        concerned = tuple(fact.concerns(old, self.snapshot, news))
-        step = fact.step or len(concerned) or 1
+        self._notify_watchers(Published(before=old, after=self.snapshot, fact=fact, update=news))
+        concerned = tuple(fact.affected_owners(old, self.snapshot, news))
+        step = fact.derive_batch_size or len(concerned) or 1
         for first in range(0, len(concerned), step):
             some, before = concerned[first : first + step], self.snapshot
             self.snapshot = fact.derive(before, some)
-            self._show(Published(before=before, after=self.snapshot, derived=some))
-            owners = fact.differing(before, self.snapshot, some)
+            self._notify_watchers(Published(before=before, after=self.snapshot, derived=some))
+            owners = fact.filter_changed(before, self.snapshot, some)
             if fact.describe is not None:
                 for owner in owners:
                     LOG.info("%s", fact.describe(self.snapshot, owner))
             if owners:
-                self._tell(owners)
+                self._notify_subscribers(owners)
             yield
 
-    def equip(self, abilities: frozenset[str]) -> None:
+    def set_abilities(self, abilities: frozenset[str]) -> None:
         """Record the abilities of the connected dataplane, which may have been upgraded."""
         if abilities != self.snapshot.abilities:
             LOG.info("the dataplane can do: %s", ", ".join(sorted(abilities)) or "what every one can")
-            at_once(self.observe(ABILITIES, abilities))
+            run_to_completion(self.observe(ABILITIES, abilities))
 
     async def write(self, change: Change) -> Snapshot:
         """Write a change, and return the snapshot that has it and nothing stored later. The change is durable on
@@ -191,35 +191,35 @@ class Model:
         """
         return await asyncio.shield(asyncio.ensure_future(self._write(change)))
 
-    async def try_out(self, change: Change) -> None:
+    async def dry_run(self, change: Change) -> None:
         """Dry run of `write`: raises the same errors except those of the store, and writes nothing."""
         before = self.snapshot
-        await self._try(before, await decided(change(before)))
+        await self._try(before, await resolve_changes(change(before)))
 
     async def follow(self) -> None:
         """Apply the changes of other servers until cancelled, also over outages of the store."""
-        async with self.looks.made_again():
+        async with self.read_barrier.retrying():
             await self._follow()
 
     async def _follow(self) -> None:
         while True:
             try:
-                await self.looks.newest()
+                await self.read_barrier.wait()
                 async for batch in self._store.watch(self.snapshot.revision):
                     async with self._storing:
-                        self._take_in(batch)
+                        self._apply_batch(batch)
             except Compacted:
                 with contextlib.suppress(StoreUnavailable):
                     await self.catch_up()
             except StoreUnavailable as error:
-                self.looks.failed(error)
-                await asyncio.sleep(AGAIN)
+                self.read_barrier.record_failure(error)
+                await asyncio.sleep(RETRY_INTERVAL)
 
     async def refresh(self) -> None:
         """Read barrier: wait until the model has everything acknowledged before this call. Raises NotKnown."""
-        await self.looks.newest_in_time()
+        await self.read_barrier.wait_with_timeout()
 
-    async def _look(self) -> None:
+    async def _poll(self) -> None:
         """Poll the store. Usually nothing is new; own transactions are published by their writers."""
         head = await self._store.head()
         if head > self.snapshot.revision:
@@ -229,12 +229,12 @@ class Model:
 
     async def deleted(self) -> Container[Owner]:
         """Return the owners that this store has deleted, as far back as its feed reaches. Raises StoreUnavailable."""
-        return await in_steps(self._deleted(await self._store.deleted()))
+        return await run_in_steps(self._deleted(await self._store.deleted()))
 
     def _deleted(self, keys: Iterable[str]) -> Steps[Deleted]:
         gone = set[Owner]()
         for key in keys:
-            if not key.startswith(CLAIM) and (owner := owner_stored(key)) is not None:
+            if not key.startswith(CLAIM) and (owner := owner_of_key(key)) is not None:
                 gone.add(owner)
             yield
         networks = {owner.id for owner in gone if owner.kind is Kind.NETWORK} | set(self.snapshot.networks)
@@ -250,11 +250,13 @@ class Model:
     async def _turn(self) -> AsyncIterator[None]:
         async with AsyncExitStack() as stack:
             try:
-                await stack.enter_async_context(self._writing.turn(ASKING_PROJECT.get(), PATIENCE))
+                await stack.enter_async_context(self._writing.turn(REQUEST_PROJECT.get(), WRITE_TIMEOUT))
             except TimeoutError:
-                raise StoreUnavailable(f"earlier changes have been waiting for the store for {PATIENCE:g} s") from None
-            except TooMany:
-                raise StoreUnavailable(f"{WAITING} changes of this project are waiting for the store") from None
+                raise StoreUnavailable(
+                    f"earlier changes have been waiting for the store for {WRITE_TIMEOUT:g} s"
+                ) from None
+            except WaitQueueFull:
+                raise StoreUnavailable(f"{MAX_WAITING} changes of this project are waiting for the store") from None
             yield
 
     async def _write(self, change: Change) -> Snapshot:
@@ -262,22 +264,22 @@ class Model:
             return await self._write_in_turn(change)
 
     async def _write_in_turn(self, change: Change) -> Snapshot:
-        until = time.monotonic() + PATIENCE
-        for lost in range(ATTEMPTS):
-            if self.newer is not None:
-                raise self.newer
+        until = time.monotonic() + WRITE_TIMEOUT
+        for lost in range(MAX_ATTEMPTS):
+            if self.newer_document is not None:
+                raise self.newer_document
             before = self.snapshot
-            changes = await decided(change(before))
+            changes = await resolve_changes(change(before))
             if not changes.puts and not changes.deletes:
                 return before
             await self._try(before, changes)
             if (written := await self._store_and_publish(before, changes)) is not None:
                 return written
-            await asyncio.sleep(pause(lost))
+            await asyncio.sleep(backoff(lost))
             await self.catch_up()
             if time.monotonic() > until:
                 break
-        raise Overtaken(f"others wrote first {lost + 1} times in a row; try again")
+        raise RetriesExhausted(f"others wrote first {lost + 1} times in a row; try again")
 
     async def _store_and_publish(self, before: Snapshot, changes: Changes) -> Snapshot | None:
         """Commit and publish; None after a write conflict. Raises StoreError."""
@@ -286,7 +288,7 @@ class Model:
                 revision = await self._commit(before, changes)
             except Conflict:
                 return None
-            if (changed := CHANGED.get()) is not None:
+            if (changed := CHANGED_OWNERS.get()) is not None:
                 changed.extend(map(str, changes.owners))
             return await self._publish_own(changes, revision)
 
@@ -297,18 +299,18 @@ class Model:
             await asyncio.sleep(0)  # a large owner takes long to compile
             work = self._check(candidate, owner)
             if isinstance(work, Generator):
-                await in_steps(work)
+                await run_in_steps(work)
 
     async def _commit(self, before: Snapshot, changes: Changes) -> int:
         old = [found for owner in changes.owners if (found := before.find(owner)) is not None]
         had, wanted = _claims(old), _claims(changes.puts)
-        guards = {str(owner): before.generations.get(owner, ABSENT) for owner in (*changes.owners, *changes.reads)}
+        guards = {str(owner): before.generations.get(owner, NO_REVISION) for owner in (*changes.owners, *changes.reads)}
         return await self._store.transact(
-            guards={**guards, **dict.fromkeys(wanted.keys() - had.keys(), ABSENT)},
+            guards={**guards, **dict.fromkeys(wanted.keys() - had.keys(), NO_REVISION)},
             puts={str(owner_of(aggregate)): encode(aggregate) for aggregate in changes.puts}
             | {claim: wanted[claim] for claim in wanted.keys() - had.keys()},
             deletes=[*map(str, changes.deletes), *(had.keys() - wanted.keys())],
-            head=before.revision if changes.rests_on_absence else None,
+            head=before.revision if changes.requires_unchanged_model else None,
         )
 
     async def _publish_own(self, changes: Changes, revision: int) -> Snapshot:
@@ -331,7 +333,7 @@ class Model:
         at_own = None
         try:
             for batch in await self._store.changes(self.snapshot.revision):
-                self._take_in(batch)
+                self._apply_batch(batch)
                 at_own = self.snapshot if batch.revision == own else at_own
         except Compacted:
             await self._reload()
@@ -343,36 +345,38 @@ class Model:
         The snapshot changes only after everything is read, so an interrupted read can be repeated.
         """
         LOG.warning("too far behind the store: read all of it again")
-        stored, revision = await read_stored(self._store, self.snapshot.generations, self._decoded)
-        for _ in range(UNDISTURBED):
+        stored, revision = await read_changed(self._store, self.snapshot.generations, self._decoded)
+        for _ in range(STEPWISE_ATTEMPTS):
             old = self.snapshot
-            new, owners = await in_steps(_made_of(old, stored, revision))
+            new, owners = await run_in_steps(_merge_stored(old, stored, revision))
             if have_same_documents(old, self.snapshot):
                 break
         else:
             old = self.snapshot
-            new, owners = at_once(_made_of(old, stored, revision))
+            new, owners = run_to_completion(_merge_stored(old, stored, revision))
         self.snapshot = with_facts_of(new, self.snapshot)
         telling = self._publish_all(old, tuple(stored), owners)
         try:
-            await in_steps(telling)
+            await run_in_steps(telling)
         finally:  # even when cancelled: the snapshot is complete, and no later event would report these changes
-            at_once(telling)
+            run_to_completion(telling)
 
     def _publish_all(self, old: Snapshot, documents: Sequence[Owner], owners: Sequence[Owner]) -> Steps[None]:
         """Publish a full read that is in the snapshot already."""
-        for some in parts(documents, DERIVED):
+        for some in parts(documents, DERIVE_STEP):
             self.snapshot = derive(self.snapshot, some)
-            self._show(Published(before=old, after=self.snapshot, documents=tuple(some), derived=tuple(some)))
+            self._notify_watchers(
+                Published(before=old, after=self.snapshot, documents=tuple(some), derived=tuple(some))
+            )
             yield
         read = frozenset(documents)
-        for some in parts([owner for owner in owners if owner not in read], DERIVED):
+        for some in parts([owner for owner in owners if owner not in read], DERIVE_STEP):
             before = self.snapshot
             self.snapshot = derive(before, some)
-            self._show(Published(before=before, after=self.snapshot, derived=tuple(some)))
+            self._notify_watchers(Published(before=before, after=self.snapshot, derived=tuple(some)))
             yield
-        for some in parts(owners, TOLD):
-            self._tell(tuple(some))
+        for some in parts(owners, NOTIFY_STEP):
+            self._notify_subscribers(tuple(some))
             yield
 
     def _publish_late(self, changes: Changes, revision: int) -> None:
@@ -382,10 +386,10 @@ class Model:
         self._publish(changes, revision)
         self.snapshot = replace(self.snapshot, revision=behind)
 
-    def _take_in(self, batch: Batch) -> None:
+    def _apply_batch(self, batch: Batch) -> None:
         if batch.revision <= self.snapshot.revision:
             return
-        found = dict(written(batch, self._decoded))
+        found = dict(decode_batch(batch, self._decoded))
         puts = tuple(document for document in found.values() if document is not None)
         deletes = tuple(owner for owner, document in found.items() if document is None)
         self._publish(Changes(puts=puts, deletes=deletes), batch.revision)
@@ -395,34 +399,34 @@ class Model:
         try:
             return decode_stored(key, value)
         except NewerDocument as error:
-            self.newer = error
-            self.outgrown.set()
+            self.newer_document = error
+            self.newer_format_seen.set()
             raise
 
     def _publish(self, changes: Changes, revision: int) -> None:
         old = self.snapshot
         new = apply_changes(old, changes, revision)
-        owners = affected(old, new, changes.owners)
+        owners = find_affected_owners(old, new, changes.owners)
         self.snapshot = derive(new, owners)
-        self._show(Published(before=old, after=self.snapshot, documents=changes.owners, derived=owners))
-        self._tell(owners)
+        self._notify_watchers(Published(before=old, after=self.snapshot, documents=changes.owners, derived=owners))
+        self._notify_subscribers(owners)
 
-    def _show(self, published: Published) -> None:
+    def _notify_watchers(self, published: Published) -> None:
         for watcher in self._watchers:
             watcher(published)
 
-    def _tell(self, owners: tuple[Owner, ...]) -> None:
+    def _notify_subscribers(self, owners: tuple[Owner, ...]) -> None:
         for subscriber in self._subscribers:
             subscriber(owners)
 
 
-def _made_of(old: Snapshot, stored: Stored, revision: int) -> Steps[tuple[Snapshot, Sequence[Owner]]]:
+def _merge_stored(old: Snapshot, stored: Stored, revision: int) -> Steps[tuple[Snapshot, Sequence[Owner]]]:
     """Return the snapshot with the newly read documents, and the owners they affect."""
     new = yield from with_stored(old, stored, revision)
-    return new, (yield from concerned(old, new, tuple(stored)))
+    return new, (yield from affected_owners(old, new, tuple(stored)))
 
 
-async def decided(changes: Changes | Awaitable[Changes]) -> Changes:
+async def resolve_changes(changes: Changes | Awaitable[Changes]) -> Changes:
     return changes if isinstance(changes, Changes) else await changes
 
 

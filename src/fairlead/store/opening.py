@@ -6,10 +6,10 @@ from pathlib import Path
 
 from fairlead.store.etcd_access import Access, check_access, parse_location
 from fairlead.store.interface import Store
-from fairlead.store.shifted import Shifted
+from fairlead.store.shifted import OffsetStore
 from fairlead.store.sqlite import SqliteStore
-from fairlead.store.sqlite_whole import SqliteWhole
-from fairlead.store.whole import Whole
+from fairlead.store.sqlite_whole import SqliteBulkStore
+from fairlead.store.whole import BulkStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,9 +20,9 @@ class Scheme:
     """Raises ValueError with the correct form."""
     open: Callable[[str, Access], Awaitable[Store]]
     """Raises StoreUnavailable."""
-    find: Callable[[str, Access], Awaitable[Whole]]
+    find: Callable[[str, Access], Awaitable[BulkStore]]
     """Open for whole-store operations; a file must exist. Raises Absent and StoreUnavailable."""
-    make: Callable[[str, Access], Awaitable[Whole]]
+    make: Callable[[str, Access], Awaitable[BulkStore]]
 
 
 def _check_file(path: str, access: Access) -> None:
@@ -38,12 +38,12 @@ def _open_file(path: str, _: Access) -> Awaitable[Store]:
     return SqliteStore.open(Path(path))
 
 
-def _find_file(path: str, _: Access) -> Awaitable[Whole]:
-    return SqliteWhole.find(Path(path))
+def _find_file(path: str, _: Access) -> Awaitable[BulkStore]:
+    return SqliteBulkStore.find(Path(path))
 
 
-def _make_file(path: str, _: Access) -> Awaitable[Whole]:
-    return SqliteWhole.open(Path(path))
+def _make_file(path: str, _: Access) -> Awaitable[BulkStore]:
+    return SqliteBulkStore.open(Path(path))
 
 
 def _check_etcd(rest: str, access: Access) -> None:
@@ -54,13 +54,13 @@ def _check_etcd(rest: str, access: Access) -> None:
 async def _open_etcd(rest: str, access: Access) -> Store:
     from fairlead.store.etcd import EtcdStore  # gRPC is an optional dependency
 
-    return Shifted(await EtcdStore.open(parse_location(rest), access))
+    return OffsetStore(await EtcdStore.open(parse_location(rest), access))
 
 
-async def _find_etcd(rest: str, access: Access) -> Whole:
-    from fairlead.store.etcd_whole import EtcdWhole
+async def _find_etcd(rest: str, access: Access) -> BulkStore:
+    from fairlead.store.etcd_whole import EtcdBulkStore
 
-    return await EtcdWhole.open(parse_location(rest), access)
+    return await EtcdBulkStore.open(parse_location(rest), access)
 
 
 SCHEMES: Mapping[str, Scheme] = {
@@ -94,14 +94,14 @@ async def open_store(url: str, access: Access = NO_ACCESS) -> Store:
     return await SCHEMES[scheme].open(rest, access)
 
 
-async def find_whole(url: str, access: Access = NO_ACCESS) -> Whole:
+async def find_bulk_store(url: str, access: Access = NO_ACCESS) -> BulkStore:
     """Open an existing store for whole-store operations. Raises ValueError, Absent and StoreUnavailable."""
     check_url(url, access)
     scheme, _, rest = url.partition("://")
     return await SCHEMES[scheme].find(rest, access)
 
 
-async def make_whole(url: str, access: Access = NO_ACCESS) -> Whole:
+async def create_bulk_store(url: str, access: Access = NO_ACCESS) -> BulkStore:
     """Open a store for whole-store operations, creating a missing file. Raises ValueError and StoreUnavailable."""
     check_url(url, access)
     scheme, _, rest = url.partition("://")

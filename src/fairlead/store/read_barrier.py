@@ -18,100 +18,100 @@ from contextlib import asynccontextmanager
 from fairlead.store.interface import StoreUnavailable
 
 LOG = logging.getLogger(__name__)
-PATIENCE = 5.0
+TIMEOUT = 5.0
 """Seconds that a reader waits for a poll: longer than an election of etcd or the failover from a hung member."""
-SHORT_PATIENCE = 0.5
+SHORT_TIMEOUT = 0.5
 """Seconds that a reader waits while the last poll has failed, so that requests do not pile up."""
-AGAIN = 0.5
+RETRY_INTERVAL = 0.5
 """Seconds between polls of an unavailable store."""
 
 
-class NotKnown(StoreUnavailable):
+class StoreStale(StoreUnavailable):
     """The store is unreachable, so this server's model may be outdated."""
 
 
-class Looks:
+class ReadBarrier:
     def __init__(self, look: Callable[[], Awaitable[None]]) -> None:
         """`look` polls the store and reads newer changes. Raises StoreUnavailable."""
-        self._look = look
+        self._poll = look
         self._next: asyncio.Task[None] | None = None
         self._running: asyncio.Task[None] | None = None
         self._failure = ""
-        self._away_since: float | None = None
-        self._went_away = asyncio.Event()
-        self.made = self.shared = 0
+        self._unavailable_since: float | None = None
+        self._became_unavailable = asyncio.Event()
+        self.polls = self.shared = 0
         """Number of polls, and of readers that shared them."""
 
     @property
-    def away(self) -> float:
+    def unavailable_seconds(self) -> float:
         """Seconds since the store became unavailable; 0 while it answers."""
-        return 0.0 if self._away_since is None else time.monotonic() - self._away_since
+        return 0.0 if self._unavailable_since is None else time.monotonic() - self._unavailable_since
 
-    async def newest(self) -> None:
+    async def wait(self) -> None:
         """Wait until the model has everything stored before this call. Raises StoreUnavailable."""
         if self._next is None:
-            self._next = asyncio.create_task(self._after(self._running), name="a look at the store")
-            self._next.add_done_callback(_heard)
+            self._next = asyncio.create_task(self._poll_after(self._running), name="a look at the store")
+            self._next.add_done_callback(_retrieve_exception)
         self.shared += 1
         await asyncio.shield(self._next)
 
-    async def newest_in_time(self) -> None:
+    async def wait_with_timeout(self) -> None:
         """Wait as `newest`, with a timeout. Raises NotKnown."""
-        patience = PATIENCE if self._away_since is None else SHORT_PATIENCE
+        patience = TIMEOUT if self._unavailable_since is None else SHORT_TIMEOUT
         try:
             async with asyncio.timeout(patience):
-                await self.newest()
+                await self.wait()
         except TimeoutError:
             reason = self._failure or f"it has not answered for {patience:g} s"
-            raise NotKnown(f"what is stored by now is not known: {reason}") from None
+            raise StoreStale(f"what is stored by now is not known: {reason}") from None
         except StoreUnavailable as error:
-            raise NotKnown(f"what is stored by now is not known: {error}") from None
+            raise StoreStale(f"what is stored by now is not known: {error}") from None
 
     @asynccontextmanager
-    async def made_again(self) -> AsyncIterator[None]:
+    async def retrying(self) -> AsyncIterator[None]:
         """Repeat failed polls until one succeeds, during the context."""
-        task = asyncio.create_task(self._again(), name="looks at a store that is away")
+        task = asyncio.create_task(self._retry(), name="looks at a store that is away")
         try:
             yield
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
-    async def _again(self) -> None:
+    async def _retry(self) -> None:
         while True:
-            await self._went_away.wait()
-            await asyncio.sleep(AGAIN)
+            await self._became_unavailable.wait()
+            await asyncio.sleep(RETRY_INTERVAL)
             with contextlib.suppress(StoreUnavailable):
-                await self.newest()
+                await self.wait()
 
-    async def _after(self, before: asyncio.Task[None] | None) -> None:
+    async def _poll_after(self, before: asyncio.Task[None] | None) -> None:
         """Poll after the previous poll has ended. A reader that arrives after its start shares the next one."""
         if before is not None:
             await asyncio.wait([before])
         self._running, self._next = self._next, None
-        self.made += 1
+        self.polls += 1
         try:
-            await self._look()
+            await self._poll()
         except StoreUnavailable as error:
-            self.failed(error)
+            self.record_failure(error)
             raise
-        self._answered()
+        self._record_success()
 
-    def failed(self, error: StoreUnavailable) -> None:
+    def record_failure(self, error: StoreUnavailable) -> None:
         self._failure = str(error)
-        self._went_away.set()
-        if self._away_since is None:
-            self._away_since = time.monotonic()
+        self._became_unavailable.set()
+        if self._unavailable_since is None:
+            self._unavailable_since = time.monotonic()
             LOG.warning("the store cannot be read (%s): what other servers write is not known until it can", error)
 
-    def _answered(self) -> None:
-        if self._away_since is not None:
-            LOG.info("the store can be read again, after %.1f s", self.away)
-        self._away_since, self._failure = None, ""
-        self._went_away.clear()
+    def _record_success(self) -> None:
+        if self._unavailable_since is not None:
+            LOG.info("the store can be read again, after %.1f s", self.unavailable_seconds)
+        self._unavailable_since, self._failure = None, ""
+        self._became_unavailable.clear()
 
 
-def _heard(look: asyncio.Task[None]) -> None:
+def _retrieve_exception(look: asyncio.Task[None]) -> None:
     """Retrieve the exception of a poll that no reader awaits any more, so that asyncio does not log it."""
     if not look.cancelled():
         look.exception()

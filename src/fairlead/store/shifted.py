@@ -11,45 +11,45 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import replace
 from typing import Protocol
 
-from fairlead.store.interface import ABSENT, Batch, Compacted, Document, Store
+from fairlead.store.interface import NO_REVISION, Batch, Compacted, Document, Store
 
-NOBODYS = -1
+UNUSED_REVISION = -1
 
 
-class Numbered(Store, Protocol):
+class StoreWithOffset(Store, Protocol):
     @property
-    def more(self) -> int:
+    def revision_offset(self) -> int:
         """Offset to the store's own revisions, as of the last request."""
 
 
-class Shifted:
-    def __init__(self, store: Numbered) -> None:
+class OffsetStore:
+    def __init__(self, store: StoreWithOffset) -> None:
         self._store = store
 
     @property
-    def _more(self) -> int:
-        return self._store.more
+    def _revision_offset(self) -> int:
+        return self._store.revision_offset
 
     async def head(self) -> int:
-        return self._later(await self._store.head())
+        return self._from_stored(await self._store.head())
 
     async def get(self, key: str) -> Document | None:
         found = await self._store.get(key)
-        return found and self._shown(found)
+        return found and self._shift_document(found)
 
     async def range(self, prefix: str, *, after: str = "", limit: int | None = None) -> tuple[list[Document], int]:
         found, revision = await self._store.range(prefix, after=after, limit=limit)
-        return list(map(self._shown, found)), self._later(revision)
+        return list(map(self._shift_document, found)), self._from_stored(revision)
 
     async def transact(
         self, *, guards: Mapping[str, int], puts: Mapping[str, bytes], deletes: Iterable[str], head: int | None = None
     ) -> int:
-        more = self._more
+        more = self._revision_offset
         revision = await self._store.transact(
-            guards={key: self._own(revision) for key, revision in guards.items()},
+            guards={key: self._to_stored(revision) for key, revision in guards.items()},
             puts=puts,
             deletes=deletes,
-            head=None if head is None else self._own(head),
+            head=None if head is None else self._to_stored(head),
         )
         return revision + more
 
@@ -57,11 +57,11 @@ class Shifted:
         return await self._store.deleted()
 
     async def changes(self, after: int) -> list[Batch]:
-        return [self._told(each) for each in await self._store.changes(self._since(after))]
+        return [self._shift_batch(each) for each in await self._store.changes(self._since(after))]
 
     async def watch(self, after: int) -> AsyncIterator[Batch]:
         async for each in self._store.watch(self._since(after)):
-            yield self._told(each)
+            yield self._shift_batch(each)
 
     async def renew(self) -> None:
         await self._store.renew()
@@ -69,25 +69,25 @@ class Shifted:
     async def close(self) -> None:
         await self._store.close()
 
-    def _own(self, revision: int) -> int:
+    def _to_stored(self, revision: int) -> int:
         """Map to the store's own revision. One from before the copy maps to a revision that matches no document."""
-        if revision == ABSENT:
-            return ABSENT
-        return revision - self._more if revision > self._more else NOBODYS
+        if revision == NO_REVISION:
+            return NO_REVISION
+        return revision - self._revision_offset if revision > self._revision_offset else UNUSED_REVISION
 
     def _since(self, revision: int) -> int:
         """Map the start of a feed. Raises Compacted if it is before the copy."""
-        if revision == ABSENT:
-            return ABSENT
-        if revision <= self._more:
-            raise Compacted(f"the feed begins after the copy, which ended after revision {self._more}")
-        return revision - self._more
+        if revision == NO_REVISION:
+            return NO_REVISION
+        if revision <= self._revision_offset:
+            raise Compacted(f"the feed begins after the copy, which ended after revision {self._revision_offset}")
+        return revision - self._revision_offset
 
-    def _later(self, revision: int) -> int:
-        return revision + self._more if revision else ABSENT
+    def _from_stored(self, revision: int) -> int:
+        return revision + self._revision_offset if revision else NO_REVISION
 
-    def _told(self, batch: Batch) -> Batch:
-        return replace(batch, revision=batch.revision + self._more)
+    def _shift_batch(self, batch: Batch) -> Batch:
+        return replace(batch, revision=batch.revision + self._revision_offset)
 
-    def _shown(self, document: Document) -> Document:
-        return replace(document, revision=document.revision + self._more)
+    def _shift_document(self, document: Document) -> Document:
+        return replace(document, revision=document.revision + self._revision_offset)

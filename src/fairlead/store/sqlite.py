@@ -3,9 +3,9 @@
 - Durable: `synchronous=FULL` with a write-ahead log, so an acknowledged transaction survives power loss (sqlite.org,
   "Write-Ahead Logging" and PRAGMA synchronous). One thread owns the connection, so the event loop never waits for a
   disk.
-- The change feed is a table with the newest transactions, at most `FEED` of them and `FEED_BYTES`. A follower further
-  behind reads the whole store again. Keys of deleted documents are kept in a table of their own, because they are
-  small.
+- The change feed is a table with the newest transactions, at most `MAX_FEED_TRANSACTIONS` of them and `MAX_FEED_BYTES`.
+  A follower further behind reads the whole store again. Keys of deleted documents are kept in a table of their own,
+  because they are small.
 - If the file has been removed, writes are rejected: SQLite would go on writing to the unlinked file, and the next start
   would not find the data.
 - A full disk can still be read, and a start on it writes nothing.
@@ -20,23 +20,23 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Self, TypeVar
 
-from fairlead.store.interface import ABSENT, Batch, Compacted, Conflict, Document, StoreUnavailable
-from fairlead.store.migration_fence import sealed
+from fairlead.store.interface import NO_REVISION, Batch, Compacted, Conflict, Document, StoreUnavailable
+from fairlead.store.migration_fence import fenced_error
 
-FEED = 10_000
-FEED_BYTES = 32 * 2**20
+MAX_FEED_TRANSACTIONS = 10_000
+MAX_FEED_BYTES = 32 * 2**20
 """Maximum bytes of documents in the feed. A document has 1.25 MiB at most, and a follower polls 20 times a second."""
-TRIMMED = 32
+MAX_TRIMMED_TRANSACTIONS = 32
 """Maximum transactions that one write removes from the feed, which may have grown large under an earlier version."""
-SPARE = 16 * 2**20
+MAX_FREE_BYTES = 16 * 2**20
 """Free bytes that a file may keep. With more free than this, and than in use, a start vacuums it."""
-POLL = 0.05
+POLL_INTERVAL = 0.05
 """Seconds between polls for writes of other processes. Own writes wake the feed immediately."""
-LARGEST_LOG = 4 * 2**20
+MAX_WAL_BYTES = 4 * 2**20
 """Size in bytes of the write-ahead log, when it is truncated after a long reader has finished."""
-NO_ROOM = 2**16
+MIN_FREE_DISK_BYTES = 2**16
 """Free bytes on the disk below which SQLite cannot open: the index of the log (-shm) alone takes 32 KiB."""
-PATIENCE = 5.0
+LOCK_TIMEOUT = 5.0
 """Seconds that a write waits for another process that holds the file lock. A stopped process may hold it forever."""
 VERSION = 1
 SCHEMA = """
@@ -72,8 +72,8 @@ class SqliteStore:
         self._path = path
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store")
         self._connection: sqlite3.Connection | None = None
-        self._looking = ThreadPoolExecutor(max_workers=1, thread_name_prefix="looking")
-        self._looker: sqlite3.Connection | None = None
+        self._read_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="looking")
+        self._read_connection: sqlite3.Connection | None = None
         """Read-only connection for the feed. It does not wait for own writes; SQLite readers never block."""
         self._files: tuple[tuple[int, int], ...] = ()
         self._written = asyncio.Event()
@@ -94,7 +94,7 @@ class SqliteStore:
             raise
 
     async def head(self) -> int:
-        return await self._look(lambda looker: int(looker.execute("SELECT revision FROM head").fetchone()[0]))
+        return await self._run_read(lambda looker: int(looker.execute("SELECT revision FROM head").fetchone()[0]))
 
     async def get(self, key: str) -> Document | None:
         return await self._run(lambda: self._get(key))
@@ -114,7 +114,7 @@ class SqliteStore:
         return await self._run(self._deleted)
 
     async def changes(self, after: int) -> list[Batch]:
-        return await self._look(lambda looker: _feed(looker, after))
+        return await self._run_read(lambda looker: _feed(looker, after))
 
     async def watch(self, after: int) -> AsyncIterator[Batch]:
         while True:
@@ -123,7 +123,7 @@ class SqliteStore:
                 yield batch
                 after = batch.revision
             try:
-                async with asyncio.timeout(POLL):
+                async with asyncio.timeout(POLL_INTERVAL):
                     await self._written.wait()
             except TimeoutError:
                 pass
@@ -132,24 +132,24 @@ class SqliteStore:
         """Do nothing: a file needs no credentials."""
 
     async def close(self) -> None:
-        if self._looker is not None:
-            await self._in_thread(self._looking, self._looker.close)
+        if self._read_connection is not None:
+            await self._in_thread(self._read_thread, self._read_connection.close)
         if self._connection is not None:
             await self._run(self._connection.close)
-        self._looking.shutdown()
+        self._read_thread.shutdown()
         self._thread.shutdown()
 
     async def _run(self, work: Callable[[], _T]) -> _T:
         """Run in the store's thread. Raises StoreUnavailable with SQLite's reason."""
         return await self._in_thread(self._thread, work)
 
-    async def _look(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
+    async def _run_read(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
         """Run on the read-only connection. Raises StoreUnavailable with SQLite's reason."""
 
-        looker = self._looker
+        looker = self._read_connection
         if looker is None:
             raise StoreUnavailable(f"{self._path} is not open")
-        return await self._in_thread(self._looking, lambda: work(looker))
+        return await self._in_thread(self._read_thread, lambda: work(looker))
 
     async def _in_thread(self, thread: ThreadPoolExecutor, work: Callable[[], _T]) -> _T:
         try:
@@ -160,7 +160,7 @@ class SqliteStore:
     def _explain(self) -> str:
         """Return a hint if the disk is full; SQLite only reports "disk I/O error" or "unable to open" then."""
         try:
-            return " (disk is full)" if shutil.disk_usage(self._path.parent).free < NO_ROOM else ""
+            return " (disk is full)" if shutil.disk_usage(self._path.parent).free < MIN_FREE_DISK_BYTES else ""
         except OSError:
             return ""
 
@@ -176,7 +176,7 @@ class SqliteStore:
         connection = self._connection = self._connect()
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")
-        connection.execute(f"PRAGMA journal_size_limit={LARGEST_LOG}")
+        connection.execute(f"PRAGMA journal_size_limit={MAX_WAL_BYTES}")
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         if version > VERSION:
             raise StoreUnavailable(f"{self._path} was written by a newer version of Fairlead")
@@ -187,18 +187,18 @@ class SqliteStore:
             connection.executescript(f"BEGIN IMMEDIATE;{FEED_SCHEMA}COMMIT;")
         elif connection.execute(f"{MISSED} LIMIT 1").fetchone():
             connection.execute(f"INSERT INTO gone {MISSED}")
-        self._refuse_sealed()
+        self._check_not_fenced()
         _shrink(connection)
-        self._looker = self._connect()
-        self._looker.execute("PRAGMA query_only=1")
+        self._read_connection = self._connect()
+        self._read_connection.execute("PRAGMA query_only=1")
         self._files = self._identify_files()
 
-    def _refuse_sealed(self) -> None:
-        if value := find_seal(self._sql):
-            raise sealed(self._path, value)
+    def _check_not_fenced(self) -> None:
+        if value := find_fence(self._sql):
+            raise fenced_error(self._path, value)
 
     def _connect(self) -> sqlite3.Connection:
-        return sqlite3.connect(self._path, isolation_level=None, check_same_thread=False, timeout=PATIENCE)
+        return sqlite3.connect(self._path, isolation_level=None, check_same_thread=False, timeout=LOCK_TIMEOUT)
 
     def _identify_files(self) -> tuple[tuple[int, int], ...]:
         """Return device and inode of the database and its log. Raises StoreUnavailable if one is missing."""
@@ -246,7 +246,7 @@ class SqliteStore:
                 raise Conflict("the store")
             for key, wanted in guards.items():
                 found = self._get(key)
-                if (found.revision if found else ABSENT) != wanted:
+                if (found.revision if found else NO_REVISION) != wanted:
                     raise Conflict(key)
             revision = self._write(puts, deletes)
             self._check_files()
@@ -277,12 +277,18 @@ class SqliteStore:
         newest = self._sql.execute("SELECT total FROM weight ORDER BY revision DESC LIMIT 1").fetchone()
         total = (newest[0] if newest else 0) + added
         self._sql.execute("INSERT INTO weight VALUES (?, ?)", (revision, total))
-        oldest = self._sql.execute("SELECT revision, total FROM weight ORDER BY revision LIMIT ?", (TRIMMED,))
-        out = [each for each, bytes_then in oldest if each <= revision - FEED or bytes_then <= total - FEED_BYTES]
+        oldest = self._sql.execute(
+            "SELECT revision, total FROM weight ORDER BY revision LIMIT ?", (MAX_TRIMMED_TRANSACTIONS,)
+        )
+        out = [
+            each
+            for each, bytes_then in oldest
+            if each <= revision - MAX_FEED_TRANSACTIONS or bytes_then <= total - MAX_FEED_BYTES
+        ]
         if out:
             for table in ("change", "weight"):
                 self._sql.execute(f"DELETE FROM {table} WHERE revision <= ?", (out[-1],))  # noqa: S608 - constant names
-        self._sql.execute("DELETE FROM gone WHERE revision <= ?", (revision - FEED,))
+        self._sql.execute("DELETE FROM gone WHERE revision <= ?", (revision - MAX_FEED_TRANSACTIONS,))
 
     def _deleted(self) -> set[str]:
         gone = "SELECT DISTINCT key FROM gone WHERE key NOT IN (SELECT key FROM document)"
@@ -306,7 +312,7 @@ def _feed(connection: sqlite3.Connection, after: int) -> list[Batch]:
     return [Batch(revision=revision, documents=documents) for revision, documents in batches.items()]
 
 
-def find_seal(connection: sqlite3.Connection) -> bytes | None:
+def find_fence(connection: sqlite3.Connection) -> bytes | None:
     """Return the encoded seal, if any. The table is created with the first seal."""
     if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'seal'").fetchone():
         return None
@@ -319,7 +325,7 @@ def _shrink(connection: sqlite3.Connection) -> None:
     size, free, used = (
         connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_size", "freelist_count", "page_count")
     )
-    if free * size > SPARE and free > used / 2:
+    if free * size > MAX_FREE_BYTES and free > used / 2:
         with contextlib.suppress(sqlite3.OperationalError):
             connection.execute("VACUUM")
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")

@@ -8,78 +8,80 @@ from pathlib import Path
 from typing import Self
 
 from fairlead.store.interface import Conflict, Document
-from fairlead.store.migration_fence import Seal, decode_seal, encode_seal
-from fairlead.store.sqlite import RANGE, SqliteStore, find_seal
-from fairlead.store.whole import PAGE, Absent, Picture, State
+from fairlead.store.migration_fence import Fence, decode_fence, encode_fence
+from fairlead.store.sqlite import RANGE, SqliteStore, find_fence
+from fairlead.store.whole import PAGE_SIZE, StoreMissing, StoreSnapshot, StoreState
 
-SEAL = "CREATE TABLE IF NOT EXISTS seal (one INTEGER PRIMARY KEY CHECK (one = 1), value BLOB NOT NULL)"
+FENCE_SCHEMA = "CREATE TABLE IF NOT EXISTS seal (one INTEGER PRIMARY KEY CHECK (one = 1), value BLOB NOT NULL)"
 TRIGGER = "CREATE TRIGGER sealed BEFORE UPDATE ON head BEGIN SELECT RAISE(ABORT, {words}); END"
 """Every transaction writes the head, so servers of earlier versions, which know no seal, are fenced too."""
 
 
-class SqliteWhole(SqliteStore):
+class SqliteBulkStore(SqliteStore):
     """Whole store in a SQLite file. Use `await SqliteWhole.open(path)`, or `find` for an existing file."""
 
     @classmethod
     async def find(cls, path: Path) -> Self:
         """Open an existing file. Raises Absent and StoreUnavailable."""
         store = cls(path)
-        await store._begin(store._open_there)
+        await store._begin(store._open_existing)
         return store
 
-    async def state(self) -> State:
+    async def state(self) -> StoreState:
         return await self._run(self._state)
 
     @asynccontextmanager
-    async def picture(self) -> AsyncIterator[Picture]:
+    async def snapshot(self) -> AsyncIterator[StoreSnapshot]:
         await self._run(lambda: self._sql.execute("BEGIN"))
         try:
             state = await self._run(self._state)
             gone = await self._run(self._deleted)
-            yield Picture(revision=state.revision, documents=state.documents, gone=gone, pages=self._pages())
+            yield StoreSnapshot(
+                revision=state.revision, documents=state.documents, deleted_keys=gone, pages=self._pages()
+            )
         finally:
             await self._run(lambda: self._sql.execute("ROLLBACK"))
 
-    async def seal(self, seal: Seal | None, before: Seal | None, head: int | None = None) -> None:
+    async def set_fence(self, seal: Fence | None, before: Fence | None, head: int | None = None) -> None:
         def change() -> None:
-            self._expect(before, head)
-            self._set_seal(seal)
+            self._check_fence(before, head)
+            self._write_fence(seal)
 
         await self._run(lambda: self._do(change))
 
-    async def begin(self, seal: Seal, revision: int, gone: Set[str]) -> None:
+    async def begin(self, seal: Fence, revision: int, gone: Set[str]) -> None:
         def clear() -> None:
-            self._expect(seal)
+            self._check_fence(seal)
             for table in ("document", "change", "weight", "gone"):
                 self._sql.execute(f"DELETE FROM {table}")  # noqa: S608 - constant names
             self._sql.executemany("INSERT INTO gone VALUES (?, ?)", [(revision, key) for key in gone])
 
         await self._run(lambda: self._do(clear))
 
-    async def put(self, seal: Seal, documents: Sequence[Document]) -> None:
+    async def put(self, seal: Fence, documents: Sequence[Document]) -> None:
         def fill() -> None:
-            self._expect(seal)
+            self._check_fence(seal)
             rows = [(each.key, each.revision, each.value) for each in documents]
             self._sql.executemany("INSERT INTO document VALUES (?, ?, ?)", rows)
 
         await self._run(lambda: self._do(fill))
 
-    async def finish(self, seal: Seal, revision: int) -> None:
+    async def finish(self, seal: Fence, revision: int) -> None:
         def end() -> None:
-            self._expect(seal)
-            self._set_seal(None)
+            self._check_fence(seal)
+            self._write_fence(None)
             self._sql.execute("UPDATE head SET revision = ?", (revision,))
 
         await self._run(lambda: self._do(end))
 
-    def _refuse_sealed(self) -> None:
+    def _check_not_fenced(self) -> None:
         """Do nothing: whole-store operations check the seal themselves."""
 
-    def _state(self) -> State:
+    def _state(self) -> StoreState:
         (revision,) = self._sql.execute("SELECT revision FROM head").fetchone()
         (documents,) = self._sql.execute("SELECT count(*) FROM document").fetchone()
-        found = find_seal(self._sql)
-        return State(revision=revision, documents=documents, seal=decode_seal(found) if found else None)
+        found = find_fence(self._sql)
+        return StoreState(revision=revision, documents=documents, fence=decode_fence(found) if found else None)
 
     async def _pages(self) -> AsyncIterator[Sequence[Document]]:
         after = ""
@@ -88,22 +90,22 @@ class SqliteWhole(SqliteStore):
             after = page[-1].key
 
     def _page(self, after: str) -> Sequence[Document]:
-        rows = self._sql.execute(RANGE, (after, not after, after, "\U0010ffff", PAGE))
+        rows = self._sql.execute(RANGE, (after, not after, after, "\U0010ffff", PAGE_SIZE))
         return [Document(key=key, revision=revision, value=value) for key, revision, value in rows]
 
-    def _expect(self, seal: Seal | None, head: int | None = None) -> None:
+    def _check_fence(self, seal: Fence | None, head: int | None = None) -> None:
         """Check the seal and the head. Raises Conflict."""
-        found = find_seal(self._sql)
+        found = find_fence(self._sql)
         (revision,) = self._sql.execute("SELECT revision FROM head").fetchone()
-        if found != (seal and encode_seal(seal)) or head not in (None, revision):
+        if found != (seal and encode_fence(seal)) or head not in (None, revision):
             raise Conflict("the store")
 
-    def _set_seal(self, seal: Seal | None) -> None:
-        self._sql.execute(SEAL)
+    def _write_fence(self, seal: Fence | None) -> None:
+        self._sql.execute(FENCE_SCHEMA)
         self._sql.execute("DELETE FROM seal")
         self._sql.execute("DROP TRIGGER IF EXISTS sealed")
         if seal:
-            self._sql.execute("INSERT INTO seal VALUES (1, ?)", (encode_seal(seal),))
+            self._sql.execute("INSERT INTO seal VALUES (1, ?)", (encode_fence(seal),))
             quoted = seal.words.replace("'", "''")
             self._sql.execute(TRIGGER.format(words=f"'{quoted}'"))
 
@@ -118,10 +120,10 @@ class SqliteWhole(SqliteStore):
                 self._sql.execute("ROLLBACK")
             raise
 
-    def _open_there(self) -> None:
+    def _open_existing(self) -> None:
         """Open an existing file. Raises Absent."""
         if not self._path.is_file():
-            raise Absent(f"{self._path}: there is no such file")
+            raise StoreMissing(f"{self._path}: there is no such file")
         self._open()
 
     def _open(self) -> None:

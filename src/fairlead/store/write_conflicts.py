@@ -5,10 +5,10 @@ Without jitter, two servers that write continuously would keep the same distance
 
 import random
 
-LONGEST_PAUSE = 0.05
+MAX_PAUSE = 0.05
 """Seconds. Other requests of this server wait during it."""
 
 
-def pause(lost: int) -> float:
+def backoff(lost: int) -> float:
     """Return the seconds to wait after this many lost races."""
-    return random.uniform(0, min(0.001 * 2 ** min(lost, 10), LONGEST_PAUSE))  # noqa: S311 - jitter needs no secrecy
+    return random.uniform(0, min(0.001 * 2 ** min(lost, 10), MAX_PAUSE))  # noqa: S311 - jitter needs no secrecy

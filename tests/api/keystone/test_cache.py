@@ -3,7 +3,7 @@
 import pytest
 
 from fairlead.api.keystone import cache
-from fairlead.api.keystone.cache import REFUSED_SECONDS, Memory
+from fairlead.api.keystone.cache import REFUSED_SECONDS, TokenCache
 from fairlead.changes.identity import Identity
 
 
@@ -11,13 +11,13 @@ def who(user: str) -> Identity:
     return Identity(user=user, project_id="shop", roles=frozenset({"member"}))
 
 
-class Kept:
+class CachedTokens:
     def __init__(self, fresh: float = 60, outage: float = 300) -> None:
         self.now = 1000.0
-        self.memory = Memory(fresh, outage, lambda: self.now)
+        self.memory = TokenCache(fresh, outage, lambda: self.now)
 
     def keep(self, token: str, user: str = "ann", seconds: float = 3600) -> None:
-        self.memory.keep(self.memory.digest(token), who(user), seconds)
+        self.memory.add(self.memory.digest(token), who(user), seconds)
 
     def state(self, token: str) -> str:
         digest = self.memory.digest(token)
@@ -30,7 +30,7 @@ class Kept:
 
 
 def test_a_token_is_fresh_then_stale_then_forgotten():
-    kept = Kept()
+    kept = CachedTokens()
     kept.keep("a")
     found = {}
     for seconds in (0, 59, 61, 359, 361):
@@ -40,8 +40,8 @@ def test_a_token_is_fresh_then_stale_then_forgotten():
     assert len(kept.memory) == 0
 
 
-def test_no_token_outlives_its_own_end():
-    kept = Kept()
+def test_cached_token_ends_at_its_own_expiry():
+    kept = CachedTokens()
     kept.keep("a", seconds=30)
     kept.keep("b", seconds=90)
     kept.now += 31
@@ -52,14 +52,14 @@ def test_no_token_outlives_its_own_end():
     assert kept.state("over") == "unknown"
 
 
-def test_nothing_is_believed_where_nothing_shall_be():
-    kept = Kept(fresh=0)
+def test_zero_cache_time_disables_the_token_cache():
+    kept = CachedTokens(fresh=0)
     kept.keep("a")
     assert kept.state("a") == "unknown"
 
 
-def test_a_refusal_ends_what_was_good_and_is_forgotten_itself():
-    kept = Kept()
+def test_refusal_replaces_a_cached_token_and_expires():
+    kept = CachedTokens()
     kept.keep("a")
     kept.memory.refuse(kept.memory.digest("a"))
     assert kept.state("a") == "refused"
@@ -67,9 +67,9 @@ def test_a_refusal_ends_what_was_good_and_is_forgotten_itself():
     assert kept.state("a") == "unknown"
 
 
-def test_one_user_pushes_out_that_users_own(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(cache, "REMEMBERED_OF_ONE", 3)
-    kept = Kept()
+def test_tokens_above_the_per_user_limit_evict_only_tokens_of_that_user(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(cache, "MAX_CACHED_PER_USER", 3)
+    kept = CachedTokens()
     kept.keep("eve's")
     for number in range(5):
         kept.keep(f"a{number}", "ann")
@@ -78,10 +78,10 @@ def test_one_user_pushes_out_that_users_own(monkeypatch: pytest.MonkeyPatch):
     assert kept.state("e") == "fresh"
 
 
-def test_all_that_is_kept_has_a_size(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(cache, "REMEMBERED", 4)
+def test_token_and_refusal_caches_are_bounded(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(cache, "MAX_CACHED", 4)
     monkeypatch.setattr(cache, "REFUSED", 2)
-    kept = Kept()
+    kept = CachedTokens()
     for number in range(6):
         kept.keep(f"{number}", f"user {number}")
     assert [number for number in range(6) if kept.state(f"{number}") == "fresh"] == [2, 3, 4, 5]
@@ -91,18 +91,18 @@ def test_all_that_is_kept_has_a_size(monkeypatch: pytest.MonkeyPatch):
     assert [number for number in range(4) if kept.state(f"bad {number}") == "refused"] == [2, 3]
 
 
-def test_it_is_forgotten_at_once_when_that_is_wanted():
-    kept = Kept()
+def test_clearing_the_cache_removes_tokens_and_refusals():
+    kept = CachedTokens()
     kept.keep("a")
     kept.memory.refuse(kept.memory.digest("b"))
-    kept.memory.forget()
+    kept.memory.clear()
     assert (kept.state("a"), kept.state("b"), len(kept.memory)) == ("unknown", "unknown", 0)
     kept.keep("a")
     assert kept.state("a") == "fresh"
 
 
-def test_no_token_is_kept_and_digests_mean_nothing_elsewhere():
-    kept, other = Kept(), Kept()
+def test_cache_stores_process_specific_digests_instead_of_tokens():
+    kept, other = CachedTokens(), CachedTokens()
     kept.keep("gAAAAAsecret")
     assert "gAAAAAsecret" not in repr(vars(kept.memory))
     assert kept.memory.digest("gAAAAAsecret") != other.memory.digest("gAAAAAsecret")

@@ -6,24 +6,24 @@ import pytest
 
 from fairlead.api.keystone.token_responses import NotUnderstood, may_validate, read_own, read_token
 from fairlead.changes.identity import Identity
-from harness.front_ends.keystone_recorded import ADMIN_ROLES, ALICE, DOMAIN, OF_SHOP, SHOP, token
+from harness.front_ends.keystone_recorded import ADMIN_ROLES, ALICE, DOMAIN, SHOP, SHOP_SCOPE, token
 
 
-def test_a_token_of_a_project():
-    found = read_token(token("member", "reader", **OF_SHOP)).identity
+def test_project_token_grants_access_to_its_project_only():
+    found = read_token(token("member", "reader", **SHOP_SCOPE)).identity
     assert found == Identity(user=ALICE["id"], project_id=SHOP["id"], roles=frozenset({"member", "reader"}))
     assert (found.may_see(SHOP["id"]), found.may_change(SHOP["id"])) == (True, True)
     assert (found.may_see("other"), found.may_change("other"), found.may_see("")) == (False, False, False)
 
 
-def test_roles_that_nobody_knows_here_are_ignored_and_so_is_that_of_services():
+def test_unknown_roles_and_the_service_role_are_ignored():
     """Unknown roles and the role `service` grant nothing: that role is Nova's and Neutron's, and agents have no
     Keystone tokens."""
-    found = read_token(token("manager", "service", "load-balancer_member", "heat_stack_owner", **OF_SHOP))
+    found = read_token(token("manager", "service", "load-balancer_member", "heat_stack_owner", **SHOP_SCOPE))
     assert found.identity.roles == {"load-balancer_member"}
 
 
-def test_a_token_of_the_system_speaks_for_no_project():
+def test_system_token_has_no_project_and_reads_all_projects():
     reader = read_token(token("reader", system={"all": True})).identity
     assert (reader.project_id, reader.system, reader.is_admin) == ("", True, False)
     assert (reader.may_see("any"), reader.may_change("any"), reader.may_change("")) == (True, False, False)
@@ -36,7 +36,7 @@ def test_a_token_of_the_system_speaks_for_no_project():
 @pytest.mark.parametrize(
     "scope", [{"domain": DOMAIN}, {}, {"system": {}}, {"system": {"all": False}}, {"project": {"id": "p" * 37}}]
 )
-def test_all_other_tokens_speak_for_nobody(scope: dict[str, object]):
+def test_token_without_project_or_system_scope_grants_nothing(scope: dict[str, object]):
     """Tokens without a valid project or system scope grant nothing, although those of domain administrators have the
     role admin."""
     found = read_token(token(*ADMIN_ROLES, **scope)).identity
@@ -47,19 +47,21 @@ def test_all_other_tokens_speak_for_nobody(scope: dict[str, object]):
 @pytest.mark.parametrize(
     ("roles", "scope", "may"),
     [
-        (("service",), OF_SHOP, True),
-        (ADMIN_ROLES, OF_SHOP, True),
-        (("member", "reader"), OF_SHOP, False),
+        (("service",), SHOP_SCOPE, True),
+        (ADMIN_ROLES, SHOP_SCOPE, True),
+        (("member", "reader"), SHOP_SCOPE, False),
         (("reader",), {"system": {"all": True}}, True),
         ((), {}, False),
     ],
 )
-def test_who_may_validate(roles: tuple[str, ...], scope: dict[str, object], may: bool):
+def test_validation_rights_need_the_service_or_admin_role_or_system_reader(
+    roles: tuple[str, ...], scope: dict[str, object], may: bool
+):
     assert may_validate(token(*roles, **scope)) is may
 
 
-def test_its_end_is_a_time():
-    user, ends = read_own(token("reader", seconds=60, **OF_SHOP))
+def test_own_token_expiry_is_a_time_with_a_zone():
+    user, ends = read_own(token("reader", seconds=60, **SHOP_SCOPE))
     assert user
     assert ends.tzinfo is not None
 
@@ -78,6 +80,6 @@ BAD = {
 
 
 @pytest.mark.parametrize("body", BAD.values(), ids=BAD)
-def test_anything_else_is_not_understood(body: bytes):
+def test_malformed_token_response_is_rejected(body: bytes):
     with pytest.raises(NotUnderstood):
         read_token(body)

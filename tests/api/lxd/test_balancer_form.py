@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.api.lxd import bodies
-from fairlead.api.lxd.balancer_body import LONGEST_NAME, LONGEST_TEXT, Document, complete, merge
+from fairlead.api.lxd.balancer_body import MAX_NAME_LENGTH, MAX_TEXT_LENGTH, Document, complete, merge
 from fairlead.api.lxd.balancers import LOAD_BALANCERS
 from fairlead.api.lxd.forwards import FORWARDS
-from fairlead.api.lxd.spec_handlers import Sort
+from fairlead.api.lxd.spec_handlers import SpecKind
 from fairlead.model.documents import sizes
 from fairlead.model.documents.abilities import Abilities
 from fairlead.model.documents.loadbalancer import (
@@ -27,11 +27,11 @@ ABLE = Abilities()
 SORTS = (LOAD_BALANCERS, FORWARDS)
 
 
-def decode(sort: Sort, body: Any) -> Document:
+def decode(sort: SpecKind, body: Any) -> Document:
     """Decode the body and return the document that a client would read back."""
-    decoded = sort.decode(complete(sort.put(body), sort.nothing), "net", ABLE)
+    decoded = sort.decode(complete(sort.put(body), sort.empty), "net", ABLE)
     assert decoded.wrong is None
-    return sort.encode(decoded.asked)
+    return sort.encode(decoded.spec)
 
 
 numbers = st.integers(1, 65535)
@@ -50,7 +50,7 @@ balancer_options = st.fixed_dictionaries(
     optional={
         "healthcheck": st.sampled_from(["true", "FALSE", "1", "no"]),
         "healthcheck.interval": st.integers(1, 3600).map(str),
-        "healthcheck.failure_count": st.integers(1, sizes.MOST_RETRIES).map(str),
+        "healthcheck.failure_count": st.integers(1, sizes.MAX_RETRIES).map(str),
         "fairlead.algorithm": st.sampled_from(["round-robin", "source-ip"]),
         "fairlead.affinity": st.just("source-ip"),
         "fairlead.locality": st.sampled_from(["chassis", "none", "zone"]),
@@ -122,16 +122,16 @@ def listed(document: Document) -> Any:
 
 
 @given(balancers)
-def test_a_load_balancer_is_shown_as_it_was_said(document: Document):
+def test_load_balancer_document_round_trips(document: Document):
     assert listed(decode(LOAD_BALANCERS, document)) == document
 
 
 @given(forwards)
-def test_a_forward_is_shown_as_it_was_said(document: Document):
+def test_forward_document_round_trips(document: Document):
     assert listed(decode(FORWARDS, document)) == document
 
 
-def test_texts_come_into_lxds_normal_form():
+def test_texts_are_normalized_as_in_lxd():
     shown = decode(
         LOAD_BALANCERS,
         {
@@ -152,16 +152,16 @@ def test_texts_come_into_lxds_normal_form():
 
 
 @pytest.mark.parametrize("sort", SORTS)
-def test_null_is_empty(sort: Sort):
-    assert decode(sort, dict.fromkeys(sort.nothing)) == decode(sort, {}) == sort.nothing
+def test_null_values_are_read_as_empty(sort: SpecKind):
+    assert decode(sort, dict.fromkeys(sort.empty)) == decode(sort, {}) == sort.empty
     inner = {"target_address": "192.0.2.1", "protocol": "tcp", "listen_port": "80", "target_backend": ["a"]}
     shown = decode(sort, {"ports": [{"description": None, **inner}]})
     assert shown["ports"][0]["description"] == ""
     assert decode(sort, {"config": {"user.a": None, "user.b": "1"}})["config"] == {"user.b": "1"}
 
 
-def test_a_patch_keeps_what_it_does_not_say():
-    stored = {**LOAD_BALANCERS.nothing, "description": "old", "config": {"user.a": "1", "user.b": "2"}}
+def test_patch_keeps_absent_fields():
+    stored = {**LOAD_BALANCERS.empty, "description": "old", "config": {"user.a": "1", "user.b": "2"}}
     for body, after in (
         ({}, stored),
         ({"description": None, "config": None, "ports": None}, stored),
@@ -171,7 +171,7 @@ def test_a_patch_keeps_what_it_does_not_say():
         assert merge(LOAD_BALANCERS.put(body), stored) == after
 
 
-def test_options_mean_what_incus_and_we_say_they_do():
+def test_options_decode_to_health_monitor_and_pool_settings():
     config = {
         "healthcheck": "true",
         "healthcheck.failure_count": "2",
@@ -183,7 +183,7 @@ def test_options_mean_what_incus_and_we_say_they_do():
         "fairlead.weight.a.b": "0",
         "fairlead.raw": "2:5353482d",
     }
-    asked = LOAD_BALANCERS.decode({**LOAD_BALANCERS.nothing, "config": config}, "net", ABLE).asked
+    asked = LOAD_BALANCERS.decode({**LOAD_BALANCERS.empty, "config": config}, "net", ABLE).spec
     assert asked.probing is not None
     assert (asked.probing.type, asked.probing.delay, asked.probing.timeout) == (MonitorType.UDP_CONNECT, 10, 30)
     assert (asked.probing.max_retries, asked.probing.max_retries_down) == (3, 2)
@@ -198,25 +198,25 @@ def test_options_mean_what_incus_and_we_say_they_do():
 BACKEND = {"name": "a", "target_address": "192.0.2.1"}
 
 
-def too_long(sort: Sort) -> list[Any]:
+def too_long(sort: SpecKind) -> list[Any]:
     """Return bodies that reach each limit on text and list lengths."""
     return [
-        {"description": "x" * LONGEST_TEXT},
-        {"config": {"user.a": "x" * bodies.LONGEST_VALUE}},
-        {"config": {"user.".ljust(bodies.LONGEST_KEY, "x"): "y"}},
-        {"config": {f"user.{number}": "y" for number in range(bodies.MOST_KEYS)}},
-        {"config": {f"healthcheck.{number}": "y" for number in range(bodies.MOST_NAMED)}},
-        {"ports": [{"protocol": "x" * LONGEST_NAME}]},
-        {"ports": [{"listen_port": "8" * LONGEST_TEXT}]},
-        {"ports": [{}] * sizes.LISTENERS},
+        {"description": "x" * MAX_TEXT_LENGTH},
+        {"config": {"user.a": "x" * bodies.MAX_VALUE_LENGTH}},
+        {"config": {"user.".ljust(bodies.MAX_KEY_LENGTH, "x"): "y"}},
+        {"config": {f"user.{number}": "y" for number in range(bodies.MAX_FREE_KEYS)}},
+        {"config": {f"healthcheck.{number}": "y" for number in range(bodies.MAX_OTHER_KEYS)}},
+        {"ports": [{"protocol": "x" * MAX_NAME_LENGTH}]},
+        {"ports": [{"listen_port": "8" * MAX_TEXT_LENGTH}]},
+        {"ports": [{}] * sizes.MAX_LISTENERS},
     ]
 
 
 MORE: tuple[Any, ...] = (
-    {"backends": [{"name": "x" * LONGEST_NAME}]},
-    {"backends": [BACKEND] * sizes.BACKENDS},
-    {"ports": [{"target_backend": ["x"] * sizes.BACKENDS}]},
-    {"ports": [{"target_backend": ["x" * LONGEST_NAME]}]},
+    {"backends": [{"name": "x" * MAX_NAME_LENGTH}]},
+    {"backends": [BACKEND] * sizes.MAX_BACKENDS},
+    {"ports": [{"target_backend": ["x"] * sizes.MAX_BACKENDS}]},
+    {"ports": [{"target_backend": ["x" * MAX_NAME_LENGTH]}]},
 )
 
 
@@ -241,7 +241,7 @@ def one_more(value: Any) -> Any:
     ("read", "body"),
     [(sort.put, body) for sort in SORTS for body in too_long(sort)] + [(LOAD_BALANCERS.put, body) for body in MORE],
 )
-def test_a_body_is_bounded(read: Parser[Values], body: Any):
+def test_body_above_a_limit_is_rejected(read: Parser[Values], body: Any):
     read(body)
     with pytest.raises(BadField):
         read(one_more(body))
@@ -249,7 +249,7 @@ def test_a_body_is_bounded(read: Parser[Values], body: Any):
 
 @pytest.mark.parametrize("body", [7, [], "x", {"ports": 7}, {"ports": [7]}, {"config": []}, {"config": {"user.a": 1}}])
 @pytest.mark.parametrize("sort", SORTS)
-def test_a_body_of_another_form_is_refused(sort: Sort, body: Any):
+def test_body_with_wrong_types_is_rejected(sort: SpecKind, body: Any):
     with pytest.raises(BadField) as bad:
         sort.put(body)
     assert bad.value.name in ("body", "ports", "config")

@@ -15,7 +15,7 @@ from fairlead.model.documents.owner import Kind, Owner
 from fairlead.model.registry.changeset import Changes
 from harness.api import compile_anything
 from harness.front_ends.lxd_balancing import BODY, FORWARD, FORWARDS, LBS, LISTEN, LISTEN6, backend, port, settle
-from harness.front_ends.lxd_world import Door
+from harness.front_ends.lxd_world import LxdFrontEnd
 
 A, A6 = backend("a"), backend("a", target_address="fd00::11")
 PORT80 = port("80", "a")
@@ -171,8 +171,8 @@ BODIES: list[tuple[dict[str, Any], str]] = [
         'Mismatch of listen port(s) and target port(s) count for backend "b" in port specification 0',
     ),
     (
-        ports(port(f"1-{sizes.PORTS}", "a"), port("60000", "a")),
-        f"Too many listen ports: a load balancer can have at most {sizes.PORTS}",
+        ports(port(f"1-{sizes.MAX_PORTS}", "a"), port("60000", "a")),
+        f"Too many listen ports: a load balancer can have at most {sizes.MAX_PORTS}",
     ),
     (
         {
@@ -206,23 +206,26 @@ BODIES: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LxdFrontEnd]:
     """Yield a site with one load balancer and one forward, which no test changes."""
-    door = Door(tmp_path_factory.mktemp("site"), compile_anything)
+    door = LxdFrontEnd(tmp_path_factory.mktemp("site"), compile_anything)
     settle(door)
     for path, body in ((LBS, BODY), (FORWARDS, FORWARD)):
         address = LISTEN if path == LBS else "198.51.100.20"
-        door.good("POST", path, {**body, "listen_address": address})
+        door.call_ok("POST", path, {**body, "listen_address": address})
     yield door
     door.close()
 
 
 @pytest.mark.parametrize(("said", "told"), BODIES)
-def test_a_wrong_load_balancer_is_refused(site: Door, said: dict[str, Any], told: str):
+def test_a_wrong_load_balancer_is_refused(site: LxdFrontEnd, said: dict[str, Any], told: str):
     new = {**BODY, **said, "listen_address": "198.51.100.11"}
-    assert site.bad("POST", LBS, new) == (400, f"Failed creating load balancer: {told}")
-    assert site.bad("PUT", f"{LBS}/{LISTEN}", {**BODY, **said}) == (400, f"Failed updating load balancer: {told}")
-    assert site.bad("PATCH", f"{LBS}/{LISTEN}", said) == (400, f"Failed updating load balancer: {told}")
+    assert site.call_error("POST", LBS, new) == (400, f"Failed creating load balancer: {told}")
+    assert site.call_error("PUT", f"{LBS}/{LISTEN}", {**BODY, **said}) == (
+        400,
+        f"Failed updating load balancer: {told}",
+    )
+    assert site.call_error("PATCH", f"{LBS}/{LISTEN}", said) == (400, f"Failed updating load balancer: {told}")
 
 
 def forward_port(**said: Any) -> dict[str, Any]:
@@ -288,12 +291,12 @@ FORWARD_BODIES: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("said", "told"), FORWARD_BODIES)
-def test_a_wrong_forward_is_refused(site: Door, said: dict[str, Any], told: str):
+def test_a_wrong_forward_is_refused(site: LxdFrontEnd, said: dict[str, Any], told: str):
     new = {**FORWARD, **said, "listen_address": "198.51.100.11"}
     one = f"{FORWARDS}/198.51.100.20"
-    assert site.bad("POST", FORWARDS, new) == (400, f"Failed creating forward: {told}")
-    assert site.bad("PUT", one, {**FORWARD, **said}) == (400, f"Failed updating forward: {told}")
-    assert site.bad("PATCH", one, said) == (400, f"Failed updating forward: {told}")
+    assert site.call_error("POST", FORWARDS, new) == (400, f"Failed creating forward: {told}")
+    assert site.call_error("PUT", one, {**FORWARD, **said}) == (400, f"Failed updating forward: {told}")
+    assert site.call_error("PATCH", one, said) == (400, f"Failed updating forward: {told}")
 
 
 OVERLAPS = "overlaps with another network or NIC"
@@ -325,12 +328,15 @@ ADDRESSES: list[tuple[str, str, int, str]] = [
 
 
 @pytest.mark.parametrize(("path", "address", "code", "told"), ADDRESSES)
-def test_an_address_that_cannot_listen_is_refused(site: Door, path: str, address: str, code: int, told: str):
+def test_unusable_listen_address_is_rejected(site: LxdFrontEnd, path: str, address: str, code: int, told: str):
     body = BODY if path == LBS else FORWARD
     if ":" in address:
         body = {**body, "backends": [A6], "ports": [PORT80]}
     noun = "load balancer" if path == LBS else "forward"
-    assert site.bad("POST", path, {**body, "listen_address": address}) == (code, f"Failed creating {noun}: {told}")
+    assert site.call_error("POST", path, {**body, "listen_address": address}) == (
+        code,
+        f"Failed creating {noun}: {told}",
+    )
 
 
 @pytest.mark.parametrize(
@@ -341,21 +347,23 @@ def test_an_address_that_cannot_listen_is_refused(site: Door, path: str, address
         ("four", LISTEN6, 'OVN network "four" is missing "ipv6.address" config option'),
     ],
 )
-def test_a_network_without_a_way_there_is_refused(site: Door, network: str, address: str, told: str):
+def test_network_without_a_route_to_the_listen_address_is_rejected(
+    site: LxdFrontEnd, network: str, address: str, told: str
+):
     body = {"listen_address": address}
-    refused = site.bad("POST", f"/1.0/networks/{network}/load-balancers", body)
+    refused = site.call_error("POST", f"/1.0/networks/{network}/load-balancers", body)
     assert refused == (400, f"Failed creating load balancer: {told}")
     if network == "alone":
-        refused = site.bad("POST", f"/1.0/networks/{network}/forwards", body)
+        refused = site.call_error("POST", f"/1.0/networks/{network}/forwards", body)
         assert refused == (400, "Failed creating forward: Isolated OVN network cannot use network forwards")
 
 
-def test_a_network_whose_router_has_left_it_is_refused(tmp_path: Path):
+def test_network_without_a_router_interface_is_rejected(tmp_path: Path):
     """A network is refused if its router has no interface in it any more, although the router keeps its gateway."""
-    door = Door(tmp_path)
+    door = LxdFrontEnd(tmp_path)
     settle(door)
-    door.run(door.place.model.write(lambda _: Changes(deletes=(Owner(Kind.PORT, "four-port1"),))))
+    door.run(door.server.model.write(lambda _: Changes(deletes=(Owner(Kind.PORT, "four-port1"),))))
     for plural, noun in (("load-balancers", "load balancer"), ("forwards", "forward")):
-        refused = door.bad("POST", f"/1.0/networks/four/{plural}", {"listen_address": "198.51.100.99"})
+        refused = door.call_error("POST", f"/1.0/networks/four/{plural}", {"listen_address": "198.51.100.99"})
         assert refused == (400, f"Failed creating {noun}: Isolated OVN network cannot use network {noun}s")
     door.close()

@@ -34,7 +34,7 @@ def test_a_text_is_quoted_as_go_does(text: str, quoted: str):
         ("9" * 5000, f'strconv.ParseInt: parsing "{"9" * 5000}": value out of range'),
     ],
 )
-def test_what_is_no_number_is_told_as_go_does(text: str, error: str):
+def test_invalid_number_returns_the_error_text_of_go(text: str, error: str):
     with pytest.raises(ValueError, match="strconv") as caught:
         parse_int(text)
     assert str(caught.value) == error
@@ -66,13 +66,13 @@ def test_a_list_of_ports_keeps_its_order_and_its_ranges():
         ("5-", 0, 'strconv.ParseInt: parsing "": invalid syntax'),
     ],
 )
-def test_what_is_no_range_is_told_with_its_place(text: str, place: int, reason: str):
+def test_invalid_port_range_is_reported_with_its_position(text: str, place: int, reason: str):
     with pytest.raises(BadRange) as caught:
         parse_ports(text)
     assert (caught.value.place, caught.value.reason) == (place, reason)
 
 
-def test_an_address_has_one_form():
+def test_ip_addresses_are_canonicalized():
     assert canonical("2001:DB8:0::1") == "2001:db8::1"
     assert str(read_address("::ffff:192.0.2.1")) == canonical("::ffff:192.0.2.1") == "192.0.2.1"
     assert canonical("no address") == "no address"

@@ -5,7 +5,7 @@ from starlette.requests import Request
 
 from fairlead.api.http.front_end import ApiError
 from fairlead.api.lxd.envelope import check_match, etag
-from harness.front_ends.lxd_world import Door
+from harness.front_ends.lxd_world import LxdFrontEnd
 
 
 def request(**headers: str) -> Request:
@@ -13,20 +13,20 @@ def request(**headers: str) -> Request:
     return Request({"type": "http", "headers": raw})
 
 
-def test_the_server_says_what_clients_look_for(door: Door):
-    told = door.good("GET", "/1.0")
+def test_server_information_lists_api_extensions_that_clients_need(door: LxdFrontEnd):
+    told = door.call_ok("GET", "/1.0")
     assert told["auth"] == "trusted"
     assert {"network_load_balancer", "network_forward", "projects", "etag"} <= {*told["api_extensions"]}
     assert "storage_and_network_operations" not in told["api_extensions"]
 
 
-def test_a_stranger_is_told_no_more_than_how_to_be_trusted(door: Door):
-    told = door.good("GET", "/1.0", by="stranger")
+def test_untrusted_client_sees_no_server_configuration(door: LxdFrontEnd):
+    told = door.call_ok("GET", "/1.0", by="stranger")
     assert told["auth"] == "untrusted"
     assert {"environment", "config"}.isdisjoint(told)
 
 
-def test_what_is_not_there_is_said_in_the_envelope(door: Door):
+def test_not_found_error_uses_the_lxd_response_envelope(door: LxdFrontEnd):
     answer = door.send("GET", "/1.0/nothing")
     assert answer.json() == {
         "type": "error",
@@ -40,7 +40,7 @@ def test_what_is_not_there_is_said_in_the_envelope(door: Door):
     assert answer.headers["x-content-type-options"] == "nosniff"
 
 
-def test_an_etag_is_opaque_and_compared_as_it_comes_back():
+def test_etag_ignores_key_order_and_mismatch_returns_412():
     tag = etag(["192.0.2.9", "", {"b": "1", "a": "2"}, []])
     assert tag == etag(["192.0.2.9", "", {"a": "2", "b": "1"}, []])
     for sent in ("", tag, f'"{tag}"', "*"):

@@ -11,8 +11,8 @@ from fairlead.api.lxd.expressions import (
     BadExpression,
     Expression,
 )
-from fairlead.api.lxd.filters import LONGEST_FILTER, MOST_CLAUSES, is_recursive, read_filter
-from fairlead.runtime.steps import at_once
+from fairlead.api.lxd.filters import MAX_CLAUSES, MAX_FILTER_LENGTH, is_recursive, read_filter
+from fairlead.runtime.steps import run_to_completion
 
 REGEXP = "Failed to parse value: error parsing regexp"
 WEB = {"name": "web", "description": "Front End", "managed": True, "count": 7, "config": {"user.team": "red", "a": "b"}}
@@ -25,7 +25,9 @@ def request(query: bytes) -> Request:
 def admits(text: str) -> bool:
     from urllib.parse import quote
 
-    return at_once(at_once(read_filter(request(b"filter=" + quote(text).encode()))).admits(WEB))
+    return run_to_completion(
+        run_to_completion(read_filter(request(b"filter=" + quote(text).encode()))).matches_item(WEB)
+    )
 
 
 @pytest.mark.parametrize(
@@ -58,7 +60,7 @@ def admits(text: str) -> bool:
         ("name ne w(?:eb){2}", True),
     ],
 )
-def test_what_is_admitted(text: str, expected: bool):
+def test_filter_selects_matching_objects(text: str, expected: bool):
     assert admits(text) is expected
 
 
@@ -103,11 +105,11 @@ def test_what_is_admitted(text: str, expected: bool):
         ("name eq web\\", f"{REGEXP}: trailing backslash at end of expression: ``"),
         (r"name eq \q", f"{REGEXP}: invalid escape sequence: `\\q`"),
         (f"name eq {'x' * MAX_LENGTH}.", f"{REGEXP}: an expression has at most {MAX_LENGTH} characters"),
-        (" and ".join(["name eq web"] * (MOST_CLAUSES + 1)), f"more than {MOST_CLAUSES} clauses"),
-        ("x" * (LONGEST_FILTER + 1), f"more than {LONGEST_FILTER} characters"),
+        (" and ".join(["name eq web"] * (MAX_CLAUSES + 1)), f"more than {MAX_CLAUSES} clauses"),
+        ("x" * (MAX_FILTER_LENGTH + 1), f"more than {MAX_FILTER_LENGTH} characters"),
     ],
 )
-def test_what_cannot_be_read_is_said(text: str, told: str):
+def test_invalid_filter_is_rejected_with_a_reason(text: str, told: str):
     with pytest.raises(ApiError) as caught:
         admits(text)
     assert (caught.value.status, caught.value.message) == (400, f"Invalid filter: {told}")
@@ -143,7 +145,7 @@ SLOW = ["(a|b)*a(a|b){900}c", "((a?){30}(b?){30}){11}c", "(.?){150}c", ".*a" * 8
 
 
 @pytest.mark.parametrize("expression", SLOW)
-def test_the_work_of_one_match_is_bounded(expression: str):
+def test_matching_work_of_a_regular_expression_is_bounded(expression: str):
     """The longest text of the API is a certificate. RE2 needs its slowest algorithm for some of these."""
     found = Expression(expression)
     longest = MAX_WORK // found.size
@@ -153,23 +155,23 @@ def test_the_work_of_one_match_is_bounded(expression: str):
     assert str(caught.value) == f"expression too large for a text of {longest + 1} bytes: `{expression}`"
 
 
-def test_a_character_without_utf8_is_one_too():
+def test_lone_surrogate_matches_as_a_character():
     assert Expression("\ud800+").matches("\ud800")
     assert not Expression("a").matches("a\ud800")
 
 
-def test_each_clause_of_a_filter_is_a_step():
+def test_filter_clauses_are_evaluated_in_separate_steps():
     long = {"certificate": "ab" * 4_000}
-    clauses = " or ".join(["certificate eq " + ".*a" * 13 + "c"] * MOST_CLAUSES)
+    clauses = " or ".join(["certificate eq " + ".*a" * 13 + "c"] * MAX_CLAUSES)
     asked = request(b"filter=" + clauses.encode())
-    for work in (read_filter(asked), at_once(read_filter(asked)).admits(long)):
-        assert len(list(work)) == MOST_CLAUSES
+    for work in (read_filter(asked), run_to_completion(read_filter(asked)).matches_item(long)):
+        assert len(list(work)) == MAX_CLAUSES
 
 
-def test_an_expression_that_is_too_large_for_an_attribute_is_refused():
-    (clause,) = at_once(read_filter(request(b"filter=certificate+eq+" + b".*a" * 80))).clauses
+def test_expression_too_large_for_an_attribute_is_rejected():
+    (clause,) = run_to_completion(read_filter(request(b"filter=certificate+eq+" + b".*a" * 80))).clauses
     with pytest.raises(ApiError) as caught:
-        at_once(clause.admits({"certificate": "ab" * 8_000}))
+        run_to_completion(clause.matches_item({"certificate": "ab" * 8_000}))
     told = f"Invalid filter: {REGEXP}: expression too large for a text of 16000 bytes: `{'.*a' * 80}`"
     assert (caught.value.status, caught.value.message) == (400, told)
 
@@ -177,5 +179,5 @@ def test_an_expression_that_is_too_large_for_an_attribute_is_refused():
 @pytest.mark.parametrize(("query", "expected"), [(b"", False), (b"recursion=0", False), (b"recursion=1", True),
                                                  (b"recursion=2", True), (b"recursion=x", False),
                                                  (b"recursion=--1", False), (b"recursion=-1", True)])  # fmt: skip
-def test_recursion(query: bytes, expected: bool):
+def test_recursion_query_parameter_is_parsed_as_in_lxd(query: bytes, expected: bool):
     assert is_recursive(request(query)) is expected

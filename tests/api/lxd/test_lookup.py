@@ -28,12 +28,12 @@ SNAPSHOT = apply_changes(Snapshot(), Changes(puts=ALL), 1)
 
 
 @pytest.mark.parametrize("each", ALL, ids=lambda each: each.id)
-def test_whatever_a_network_is_called_leads_to_it(each: Network):
+def test_network_is_found_by_name_and_by_id(each: Network):
     assert find_network(SNAPSHOT, project_of(each), name_of(SNAPSHOT, each)) is each
     assert find_network(SNAPSHOT, project_of(each), each.id) is each
 
 
-def test_a_name_is_the_key_if_it_can_be_and_is_the_only_one():
+def test_network_key_is_its_name_if_valid_and_unique():
     assert {each.id: name_of(SNAPSHOT, each) for each in ALL} == {
         **{each.id: each.id for each in (FIRST, SECOND, ODD, NAMELESS, MISLEADING, SHADOW, SHADOWED)},
         "1": "net",
@@ -46,13 +46,13 @@ def test_a_name_is_the_key_if_it_can_be_and_is_the_only_one():
     ("project", "name"),
     [("p", "none"), ("p", "twin"), ("p", "my net"), ("p", ""), ("q", "1"), ("p", "UPLINK"), ("p", "8")],
 )
-def test_what_is_not_there_or_not_clear_is_not_found(project: str, name: str):
+def test_missing_or_ambiguous_network_name_returns_404(project: str, name: str):
     with pytest.raises(ApiError) as refused:
         find_network(SNAPSHOT, project, name)
     assert (refused.value.status, refused.value.message) == (404, "Network not found")
 
 
-def test_uplinks_are_listed_in_the_default_project_and_found_from_all():
+def test_uplinks_are_listed_in_the_default_project_and_found_from_all_projects():
     assert {each.id for each in networks_of(SNAPSHOT, "default")} == {"8", "9", "10"}
     assert {each.id for each in networks_of(SNAPSHOT, "p")} == {"1", "2", "3", "4", "5", "6"}
     assert find_uplink(SNAPSHOT, "UPLINK") is UPLINK
@@ -76,5 +76,5 @@ def test_uplinks_are_listed_in_the_default_project_and_found_from_all():
         ("a:b", 'Cannot contain ":"'),
     ],
 )
-def test_names_are_refused_in_lxds_words(name: str, said: str | None):
+def test_invalid_name_returns_the_error_text_of_lxd(name: str, said: str | None):
     assert name_fault(name) == said

@@ -8,7 +8,7 @@ import pytest
 from fairlead.model.documents.network import ExternalGateway, FixedIP, Network, Port, PortUse, Router, Subnet
 from harness.api import NOON, write_many
 from harness.front_ends.lxd_networks import UPLINK, make
-from harness.front_ends.lxd_world import CALLERS, Door
+from harness.front_ends.lxd_world import CALLERS, LxdFrontEnd
 
 BEHIND = 800
 
@@ -46,14 +46,14 @@ def behind(number: int, uplink: Network) -> list[Network | Port | Router]:
 
 
 @pytest.mark.slow
-def test_nobody_waits_for_the_networks_behind_an_uplink(tmp_path: Path):
-    door = Door(tmp_path)
+def test_requests_on_an_uplink_with_many_networks_run_in_short_steps(tmp_path: Path):
+    door = LxdFrontEnd(tmp_path)
     make(door, "UPLINK", UPLINK, kind="physical")
     (uplink,) = door.snapshot.networks.values()
     everything = (document for number in range(BEHIND) for document in behind(number, uplink))
-    door.run(write_many(door.place.model, everything))
+    door.run(write_many(door.server.model, everything))
     # stored only: the reconciler does not run while the request waits
-    door.place.caller, door.place.runs = CALLERS["root"], False
+    door.server.caller, door.server.is_reconciling = CALLERS["root"], False
     routes = {"config": {"ipv4.routes": "203.0.113.128/25"}}
     bare = {"name": "x", "type": "ovn", "config": {"ipv4.address": "198.51.100.1/24", "ipv6.address": "none"}}
     requests = (
@@ -65,6 +65,6 @@ def test_nobody_waits_for_the_networks_behind_an_uplink(tmp_path: Path):
         ("PATCH", "/networks/UPLINK", {"description": "long"}, 503),
     )
     for method, path, body, code in requests:
-        answer = door.run(door.place.client.request(method, path, json=body))
+        answer = door.run(door.server.client.request(method, path, json=body))
         assert answer.status_code == code, answer.text
     door.close()

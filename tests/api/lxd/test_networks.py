@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 
 from fairlead.api.http.front_end import Services
-from fairlead.api.lxd.bodies import MOST_KEYS
-from fairlead.api.lxd.events import Listener
+from fairlead.api.lxd.bodies import MAX_FREE_KEYS
+from fairlead.api.lxd.events import EventListener
 from fairlead.api.lxd.network_encode import encode_network
 from fairlead.model.documents.network import FixedIP, Network, Port, Subnet
 from fairlead.model.documents.owner import Kind, Owner
 from fairlead.model.documents.quota import Quota
-from fairlead.model.documents.status import Applied
+from fairlead.model.documents.status import AppliedState
 from fairlead.model.registry.changeset import Changes
-from fairlead.runtime.steps import at_once
+from fairlead.runtime.steps import run_to_completion
 from harness.api import NOON, compile_anything
 from harness.front_ends.lxd_networks import UPLINK, make
-from harness.front_ends.lxd_world import CALLERS, Door
+from harness.front_ends.lxd_world import CALLERS, LxdFrontEnd
 
 OVN = {
     "network": "UPLINK",
@@ -32,42 +32,42 @@ OVN = {
 
 
 @pytest.fixture
-def outside(door: Door) -> Door:
+def outside(door: LxdFrontEnd) -> LxdFrontEnd:
     """Return an API front end with an uplink."""
     make(door, "UPLINK", UPLINK, kind="physical")
     return door
 
 
 @pytest.fixture
-def ovn(outside: Door) -> Door:
+def ovn(outside: LxdFrontEnd) -> LxdFrontEnd:
     """Return an API front end with an uplink and a network attached to it."""
     make(outside, "ovn0", OVN)
     return outside
 
 
 @pytest.fixture
-def anything(tmp_path: Path) -> Iterator[Door]:
+def anything(tmp_path: Path) -> Iterator[LxdFrontEnd]:
     """Yield a network in a site whose provider supports every attribute of the API."""
-    door = Door(tmp_path, compile_anything)
+    door = LxdFrontEnd(tmp_path, compile_anything)
     make(door, "UPLINK", UPLINK, kind="physical")
     make(door, "ovn0", OVN)
     yield door
     door.close()
 
 
-def config(door: Door, name: str = "ovn0") -> Any:
-    return door.good("GET", f"/1.0/networks/{name}")["config"]
+def config(door: LxdFrontEnd, name: str = "ovn0") -> Any:
+    return door.call_ok("GET", f"/1.0/networks/{name}")["config"]
 
 
-def stored(door: Door, name: str) -> Network:
+def stored(door: LxdFrontEnd, name: str) -> Network:
     return next(each for each in door.snapshot.networks.values() if each.name == name)
 
 
 # Show
 
 
-def test_a_network_is_shown_as_it_was_made_with_what_it_got(ovn: Door):
-    assert ovn.good("GET", "/1.0/networks/ovn0") == {
+def test_network_is_shown_with_its_configuration_and_allocated_addresses(ovn: LxdFrontEnd):
+    assert ovn.call_ok("GET", "/1.0/networks/ovn0") == {
         "name": "ovn0",
         "type": "ovn",
         "description": "",
@@ -86,35 +86,35 @@ def test_a_network_is_shown_as_it_was_made_with_what_it_got(ovn: Door):
     assert config(ovn)["volatile.network.ipv4.address"].startswith("203.0.113.")
 
 
-def test_an_uplink_is_shown_with_what_is_behind_it(ovn: Door):
-    shown = ovn.good("GET", "/1.0/networks/UPLINK")
+def test_uplink_is_shown_with_its_attached_networks(ovn: LxdFrontEnd):
+    shown = ovn.call_ok("GET", "/1.0/networks/UPLINK")
     assert (shown["type"], shown["config"]) == ("physical", UPLINK)
     assert shown["used_by"] == ["/1.0/networks/ovn0"]
 
 
-def test_all_are_listed_in_order(ovn: Door):
-    assert ovn.good("GET", "/1.0/networks") == ["/1.0/networks/UPLINK", "/1.0/networks/ovn0"]
-    whole = ovn.good("GET", "/1.0/networks?recursion=1")
+def test_networks_are_listed_sorted_and_filtered(ovn: LxdFrontEnd):
+    assert ovn.call_ok("GET", "/1.0/networks") == ["/1.0/networks/UPLINK", "/1.0/networks/ovn0"]
+    whole = ovn.call_ok("GET", "/1.0/networks?recursion=1")
     assert [each["name"] for each in whole] == ["UPLINK", "ovn0"]
-    assert ovn.good("GET", "/1.0/networks?filter=type eq ovn") == ["/1.0/networks/ovn0"]
-    assert ovn.good("GET", "/1.0/networks?filter=config.ipv4.nat eq true") == ["/1.0/networks/ovn0"]
+    assert ovn.call_ok("GET", "/1.0/networks?filter=type eq ovn") == ["/1.0/networks/ovn0"]
+    assert ovn.call_ok("GET", "/1.0/networks?filter=config.ipv4.nat eq true") == ["/1.0/networks/ovn0"]
 
 
-def test_a_network_that_neutrons_door_made_is_shown_and_described_anew(door: Door):
+def test_network_created_by_the_neutron_api_is_shown_and_updated(door: LxdFrontEnd):
     cidr = ip_network("10.5.0.0/24")
     subnet = Subnet(id="s", project_id="default", created_at=NOON, cidr=cidr, gateway=cidr[1], allocation_pools=())
     door.write(Network(id="n", project_id="default", created_at=NOON, name="my net", mtu=1300, subnets=(subnet,)))
     shown = {"bridge.mtu": "1300", "ipv4.address": "10.5.0.1/24", "ipv6.address": "none", "network": "none"}
     assert config(door, "n") == shown
-    door.good("PATCH", "/1.0/networks/n", {"description": "mine", "config": {"user.a": "b"}})
+    door.call_ok("PATCH", "/1.0/networks/n", {"description": "mine", "config": {"user.a": "b"}})
     network = door.snapshot.networks["n"]
     assert (network.description, network.subnets, network.name) == ("mine", (subnet,), "my net")
     assert config(door, "n") == {**shown, "user.a": "b"}
-    assert door.good("GET", "/1.0/networks") == ["/1.0/networks/n"]
+    assert door.call_ok("GET", "/1.0/networks") == ["/1.0/networks/n"]
 
 
-def test_the_state_is_what_it_has(ovn: Door):
-    told, network = ovn.good("GET", "/1.0/networks/ovn0/state"), stored(ovn, "ovn0")
+def test_network_state_lists_addresses_counters_and_ovn_ids(ovn: LxdFrontEnd):
+    told, network = ovn.call_ok("GET", "/1.0/networks/ovn0/state"), stored(ovn, "ovn0")
     assert told["addresses"] == [
         {"family": "inet", "address": "10.0.0.1", "netmask": "24", "scope": "link"},
         {"family": "inet6", "address": "fd42::1", "netmask": "64", "scope": "link"},
@@ -130,37 +130,37 @@ def test_the_state_is_what_it_has(ovn: Door):
         "uplink_ipv4": shown["volatile.network.ipv4.address"],
         "uplink_ipv6": shown["volatile.network.ipv6.address"],
     }
-    wire = ovn.good("GET", "/1.0/networks/UPLINK/state")
+    wire = ovn.call_ok("GET", "/1.0/networks/UPLINK/state")
     assert [each["address"] for each in wire["addresses"]] == ["203.0.113.1", "2001:db8::1"]
     assert wire["ovn"] is None
 
 
-def test_what_is_not_there_is_not_found(ovn: Door):
+def test_missing_network_returns_404(ovn: LxdFrontEnd):
     for path in ("/1.0/networks/x", "/1.0/networks/x/state"):
-        assert ovn.bad("GET", path) == (404, "Network not found")
+        assert ovn.call_error("GET", path) == (404, "Network not found")
     for method, body in (("PUT", {}), ("PATCH", {}), ("DELETE", None), ("POST", {"name": "y"})):
-        assert ovn.bad(method, "/1.0/networks/x", body) == (404, "Failed loading network: Network not found")
+        assert ovn.call_error(method, "/1.0/networks/x", body) == (404, "Failed loading network: Network not found")
 
 
-def test_a_status_is_what_has_arrived(outside: Door):
-    outside.place.caller, outside.place.runs = CALLERS["root"], False
-    outside.run(outside.place.client.post("/networks", json={"name": "ovn1", "type": "ovn"}))
-    network, place = stored(outside, "ovn1"), outside.place
+def test_network_status_follows_the_apply_result(outside: LxdFrontEnd):
+    outside.server.caller, outside.server.is_reconciling = CALLERS["root"], False
+    outside.run(outside.server.client.post("/networks", json={"name": "ovn1", "type": "ovn"}))
+    network, place = stored(outside, "ovn1"), outside.server
 
     def status(services: Services) -> str:
-        shown = at_once(encode_network(services, outside.snapshot, CALLERS["root"], network))
+        shown = run_to_completion(encode_network(services, outside.snapshot, CALLERS["root"], network))
         return str(shown["status"])
 
     assert status(place.services) == "Pending"
-    assert status(replace(place.services, applied=lambda _: Applied(error="no"))) == "Errored"
-    outside.rest()
+    assert status(replace(place.services, applied=lambda _: AppliedState(error="no"))) == "Errored"
+    outside.reconcile()
     assert status(place.services) == "Created"
 
 
 # Create
 
 
-def test_nothing_said_is_any_subnet_of_both_versions_translated(outside: Door):
+def test_network_without_configuration_gets_ipv4_and_ipv6_subnets_with_nat(outside: LxdFrontEnd):
     make(outside, "ovn1", None)
     shown = config(outside, "ovn1")
     assert (shown["network"], shown["ipv4.nat"], shown["ipv6.nat"]) == ("UPLINK", "true", "true")
@@ -181,12 +181,12 @@ def test_nothing_said_is_any_subnet_of_both_versions_translated(outside: Door):
         {**OVN, "ipv4.address": "198.51.100.1/26", "ipv4.nat": "false", "ipv6.address": "none", "ipv6.nat": ""},
     ],
 )
-def test_what_is_said_is_shown_as_it_was_said(outside: Door, said: Any):
+def test_network_configuration_round_trips(outside: LxdFrontEnd, said: Any):
     make(outside, "ovn1", said)
     wanted = {"bridge.mtu": "1442", **{key: value for key, value in said.items() if value}}
     assert {key: value for key, value in config(outside, "ovn1").items() if "volatile" not in key} == wanted
     before = outside.snapshot
-    outside.good("PUT", "/1.0/networks/ovn1", {"config": config(outside, "ovn1"), "description": ""})
+    outside.call_ok("PUT", "/1.0/networks/ovn1", {"config": config(outside, "ovn1"), "description": ""})
     assert outside.snapshot is before
 
 
@@ -206,48 +206,48 @@ def test_what_is_said_is_shown_as_it_was_said(outside: Door, said: Any):
         {"parent": "physnet2", "ipv6.gateway": "2001:db8:9::1/64", "ipv6.routes": "2001:db8:a::/48"},
     ],
 )
-def test_an_uplink_is_shown_as_it_was_said(door: Door, said: Any):
+def test_uplink_configuration_round_trips(door: LxdFrontEnd, said: Any):
     make(door, "up", said, kind="physical")
     assert config(door, "up") == said
     before = door.snapshot
-    door.good("PUT", "/1.0/networks/up", {"config": config(door, "up"), "description": ""})
+    door.call_ok("PUT", "/1.0/networks/up", {"config": config(door, "up"), "description": ""})
     assert door.snapshot is before
-    door.good("DELETE", "/1.0/networks/up")
+    door.call_ok("DELETE", "/1.0/networks/up")
     assert not door.snapshot.networks
 
 
-def test_an_uplink_that_gets_ipv6_later_gives_it_to_the_networks_that_are_there(door: Door):
+def test_ipv6_added_to_an_uplink_reaches_its_existing_networks(door: LxdFrontEnd):
     make(door, "UPLINK", {key: text for key, text in UPLINK.items() if "ipv6" not in key}, kind="physical")
     make(door, "ovn0", OVN)
     had = config(door)
     assert "volatile.network.ipv6.address" not in had
-    door.good("PATCH", "/1.0/networks/UPLINK", {"config": UPLINK})
+    door.call_ok("PATCH", "/1.0/networks/UPLINK", {"config": UPLINK})
     address = ip_address(config(door)["volatile.network.ipv6.address"])
     assert ip_address("2001:db8::10") <= address <= ip_address("2001:db8::ff")
     assert config(door) == {**had, "volatile.network.ipv6.address": str(address)}
-    assert door.good("GET", "/1.0/networks/ovn0/state")["ovn"]["uplink_ipv6"] == str(address)
+    assert door.call_ok("GET", "/1.0/networks/ovn0/state")["ovn"]["uplink_ipv6"] == str(address)
 
 
-def test_a_network_takes_a_router_and_is_told_so_where_there_is_none_left(ovn: Door):
+def test_network_creation_fails_when_the_router_quota_is_exhausted(ovn: LxdFrontEnd):
     ovn.write(Quota(project_id="default", router=1))
     more = {"name": "ovn1", "type": "ovn", "config": {"network": "UPLINK"}}
-    assert ovn.bad("POST", "/1.0/networks", more) == (403, "Project quota for routers is exhausted")
+    assert ovn.call_error("POST", "/1.0/networks", more) == (403, "Project quota for routers is exhausted")
 
 
 @pytest.mark.parametrize("name", ["ovn0", "UPLINK"])
-def test_what_is_shown_may_be_said_again_however_much_the_user_added(ovn: Door, name: str):
+def test_configuration_with_maximum_user_keys_can_be_written_back(ovn: LxdFrontEnd, name: str):
     path = f"/1.0/networks/{name}"
-    ovn.good("PATCH", path, {"config": {f"user.{number}": "x" for number in range(MOST_KEYS)}})
-    shown = ovn.good("GET", path)
-    assert len(shown["config"]) > MOST_KEYS
-    ovn.good("PUT", path, {"config": shown["config"], "description": "again"})
-    assert ovn.good("GET", path)["config"] == shown["config"]
-    code, told = ovn.bad("PUT", path, {"config": {**shown["config"], "user.more": "x"}})
-    assert (code, f"at most {MOST_KEYS} keys" in told) == (400, True)
-    assert ovn.bad("PATCH", path, {"config": {"user.more": "x"}})[0] == 400
+    ovn.call_ok("PATCH", path, {"config": {f"user.{number}": "x" for number in range(MAX_FREE_KEYS)}})
+    shown = ovn.call_ok("GET", path)
+    assert len(shown["config"]) > MAX_FREE_KEYS
+    ovn.call_ok("PUT", path, {"config": shown["config"], "description": "again"})
+    assert ovn.call_ok("GET", path)["config"] == shown["config"]
+    code, told = ovn.call_error("PUT", path, {"config": {**shown["config"], "user.more": "x"}})
+    assert (code, f"at most {MAX_FREE_KEYS} keys" in told) == (400, True)
+    assert ovn.call_error("PATCH", path, {"config": {"user.more": "x"}})[0] == 400
 
 
-def test_the_location_is_the_networks(outside: Door):
+def test_location_header_is_the_network_url(outside: LxdFrontEnd):
     answer = outside.send("POST", "/1.0/networks", {"name": "ovn1", "type": "ovn"})
     assert (answer.status_code, answer.headers["location"]) == (201, "/1.0/networks/ovn1")
     outside.make_project("one")
@@ -340,9 +340,9 @@ TYPES = "is not supported, type must be one of: ovn, physical, bridge"
         ),
     ],
 )
-def test_a_network_that_cannot_be_is_refused_in_lxds_words(ovn: Door, body: Any, code: int, text: str):
+def test_invalid_network_returns_the_error_text_of_lxd(ovn: LxdFrontEnd, body: Any, code: int, text: str):
     body = {"name": "x", "type": "ovn", **body} if "config" in body else body
-    assert ovn.bad("POST", "/1.0/networks", body) == (code, text)
+    assert ovn.call_error("POST", "/1.0/networks", body) == (code, text)
 
 
 @pytest.mark.parametrize(
@@ -393,28 +393,28 @@ def test_a_network_that_cannot_be_is_refused_in_lxds_words(ovn: Door, body: Any,
         ({"gvrp": "true"}, 400, 'Invalid option for network "x" option "gvrp"'),
     ],
 )
-def test_an_uplink_that_cannot_be_is_refused_in_lxds_words(ovn: Door, said: Any, code: int, text: str):
+def test_invalid_uplink_returns_the_error_text_of_lxd(ovn: LxdFrontEnd, said: Any, code: int, text: str):
     body = {"name": "x", "type": "physical", "config": {"parent": "other", **said}}
-    assert ovn.bad("POST", "/1.0/networks", body) == (code, text)
+    assert ovn.call_error("POST", "/1.0/networks", body) == (code, text)
 
 
-def test_an_uplink_is_for_the_unrestricted_and_in_the_default_project(outside: Door):
+def test_uplinks_need_the_default_project_and_an_unrestricted_client(outside: LxdFrontEnd):
     outside.make_project("one")
     body = {"name": "x", "type": "physical", "config": {"parent": "other"}}
-    assert outside.bad("POST", "/1.0/networks?project=one", body, by="ann") == (
+    assert outside.call_error("POST", "/1.0/networks?project=one", body, by="ann") == (
         400,
         "Network type does not support non-default projects",
     )
-    assert outside.bad("DELETE", "/1.0/networks/UPLINK?project=default", by="ann")[0] == 403
-    assert outside.bad("GET", "/1.0/networks/UPLINK?project=one", by="ann") == (404, "Network not found")
+    assert outside.call_error("DELETE", "/1.0/networks/UPLINK?project=default", by="ann")[0] == 403
+    assert outside.call_error("GET", "/1.0/networks/UPLINK?project=one", by="ann") == (404, "Network not found")
 
 
-def test_without_an_uplink_there_is_none_to_choose_and_of_two_one_is_named(door: Door):
+def test_network_without_uplink_option_fails_with_no_or_several_uplinks(door: LxdFrontEnd):
     body = {"name": "x", "type": "ovn"}
-    assert door.bad("POST", "/1.0/networks", body) == (400, "No allowed uplink networks in project")
+    assert door.call_error("POST", "/1.0/networks", body) == (400, "No allowed uplink networks in project")
     make(door, "UPLINK", UPLINK, kind="physical")
     make(door, "UP2", {"parent": "two"}, kind="physical")
-    assert door.bad("POST", "/1.0/networks", body) == (400, 'Option "network" is required')
+    assert door.call_error("POST", "/1.0/networks", body) == (400, 'Option "network" is required')
     make(door, "x", {"network": "UP2"})
     assert config(door, "x")["network"] == "UP2"
 
@@ -431,25 +431,25 @@ GATEWAYS = {4: "192.0.2.1/24", 6: "2001:db8::1/64"}
 
 
 @pytest.mark.parametrize("version", [4, 6])
-def test_a_network_of_an_uplink_without_a_gateway_leads_nowhere_until_it_has_one(door: Door, version: int):
+def test_network_is_isolated_until_its_uplink_has_a_gateway(door: LxdFrontEnd, version: int):
     """As in Incus, where ranges without a gateway are no network's."""
     make(door, "UP2", WITHOUT_GATEWAY, kind="physical")
     assert config(door, "UP2") == WITHOUT_GATEWAY
     make(door, "ovn0", {**OVN, "network": "UP2"})
-    shown = door.good("GET", "/1.0/networks/ovn0")
+    shown = door.call_ok("GET", "/1.0/networks/ovn0")
     assert shown["status"] == "Created"
     assert not [key for key in shown["config"] if key.startswith("volatile.")]
-    assert door.good("GET", "/1.0/networks/UP2")["used_by"] == ["/1.0/networks/ovn0"]
+    assert door.call_ok("GET", "/1.0/networks/UP2")["used_by"] == ["/1.0/networks/ovn0"]
     listen = {4: "198.51.100.10", 6: "2001:db8:1::10"}[version]
     text = "Isolated OVN network cannot use network load balancers"
     path = "/1.0/networks/ovn0/load-balancers"
-    assert text in door.bad("POST", path, {"listen_address": listen})[1]
-    door.good("PATCH", "/1.0/networks/ovn0", {"description": "still up"})
-    door.good("PATCH", "/1.0/networks/UP2", {"config": {f"ipv{version}.gateway": GATEWAYS[version]}})
+    assert text in door.call_error("POST", path, {"listen_address": listen})[1]
+    door.call_ok("PATCH", "/1.0/networks/ovn0", {"description": "still up"})
+    door.call_ok("PATCH", "/1.0/networks/UP2", {"config": {f"ipv{version}.gateway": GATEWAYS[version]}})
     given = {key: text for key, text in config(door, "ovn0").items() if key.startswith("volatile.")}
     assert given == {f"volatile.network.ipv{version}.address": FIRST[version]}
-    door.good("POST", path, {"listen_address": listen})
-    door.good("DELETE", "/1.0/networks/ovn0")
+    door.call_ok("POST", path, {"listen_address": listen})
+    door.call_ok("DELETE", "/1.0/networks/ovn0")
 
 
 BRIDGE = {
@@ -472,9 +472,9 @@ BRIDGE = {
 }
 
 
-def test_a_bridge_is_an_uplink_by_its_own_name(door: Door):
+def test_bridge_is_an_uplink_with_its_name_as_physical_network(door: LxdFrontEnd):
     make(door, "br0", BRIDGE, kind="bridge")
-    shown = door.good("GET", "/1.0/networks/br0")
+    shown = door.call_ok("GET", "/1.0/networks/br0")
     assert (shown["type"], shown["config"]) == ("bridge", BRIDGE)
     bridge = stored(door, "br0")
     assert (bridge.mtu, bridge.segment and bridge.segment.physical_network) == (1400, "br0")
@@ -482,52 +482,52 @@ def test_a_bridge_is_an_uplink_by_its_own_name(door: Door):
     given = {key: text for key, text in config(door, "ovn0").items() if key.startswith("volatile.")}
     assert given == {f"volatile.network.ipv{version}.address": FIRST[version] for version in (4, 6)}
     for listen in ("198.51.100.10", "2001:db8:1::10"):
-        door.good("POST", "/1.0/networks/ovn0/load-balancers", {"listen_address": listen})
-    assert door.good("GET", "/1.0/networks?filter=type eq bridge") == ["/1.0/networks/br0"]
-    door.good("PATCH", "/1.0/networks/br0", {"config": {"ipv4.nat": "", "bridge.mtu": ""}})
-    assert (stored(door, "br0").mtu, "ipv4.nat" in config(door, "br0")) == (door.place.services.external_mtu, False)
+        door.call_ok("POST", "/1.0/networks/ovn0/load-balancers", {"listen_address": listen})
+    assert door.call_ok("GET", "/1.0/networks?filter=type eq bridge") == ["/1.0/networks/br0"]
+    door.call_ok("PATCH", "/1.0/networks/br0", {"config": {"ipv4.nat": "", "bridge.mtu": ""}})
+    assert (stored(door, "br0").mtu, "ipv4.nat" in config(door, "br0")) == (door.server.services.external_mtu, False)
 
 
 @pytest.mark.parametrize("method", ["PATCH", "PUT"])
-def test_a_renamed_bridge_keeps_its_physical_network(door: Door, method: str):
+def test_a_renamed_bridge_keeps_its_physical_network(door: LxdFrontEnd, method: str):
     make(door, "br0", BRIDGE, kind="bridge")
     make(door, "ovn0", {**OVN, "network": "br0"})
     before = stored(door, "br0")
-    door.good("POST", "/1.0/networks/br0", {"name": "outside"})
+    door.call_ok("POST", "/1.0/networks/br0", {"name": "outside"})
     assert stored(door, "outside") == replace(before, name="outside", updated_at=NOON)
-    door.good(method, "/1.0/networks/outside", {"config": {**BRIDGE, "user.color": "blue"}})
+    door.call_ok(method, "/1.0/networks/outside", {"config": {**BRIDGE, "user.color": "blue"}})
     assert stored(door, "outside").segment == before.segment
     assert config(door, "outside") == {**BRIDGE, "user.color": "blue"}
-    door.good("POST", "/1.0/networks/outside", {"name": "br0"})
+    door.call_ok("POST", "/1.0/networks/outside", {"name": "br0"})
     assert stored(door, "br0").segment == before.segment
 
 
-def test_the_bridge_of_a_renamed_uplink_stays_taken(door: Door):
+def test_bridge_name_of_a_renamed_uplink_stays_in_use(door: LxdFrontEnd):
     make(door, "br0", BRIDGE, kind="bridge")
-    door.good("POST", "/1.0/networks/br0", {"name": "outside"})
-    assert door.bad("POST", "/1.0/networks", {"name": "br0", "type": "bridge", "config": {}})[0] == 409
+    door.call_ok("POST", "/1.0/networks/br0", {"name": "outside"})
+    assert door.call_error("POST", "/1.0/networks", {"name": "br0", "type": "bridge", "config": {}})[0] == 409
     make(door, "br1", {}, kind="bridge")
 
 
-def test_a_bridge_with_a_name_of_another_api_can_be_changed(door: Door):
+def test_bridge_with_an_invalid_name_from_another_api_can_be_changed(door: LxdFrontEnd):
     make(door, "br0", BRIDGE, kind="bridge")
     named = replace(stored(door, "br0"), name="out of the house")
     door.write(named)
     path = f"/1.0/networks/{named.id}"
-    door.good("PATCH", path, {"config": {"user.color": "blue"}})
+    door.call_ok("PATCH", path, {"config": {"user.color": "blue"}})
     assert stored(door, named.name).segment == named.segment
     text = "Invalid network name: Network interface is too long (maximum 15 characters)"
-    assert door.bad("POST", path, {"name": "a" * 16}) == (400, text)
+    assert door.call_error("POST", path, {"name": "a" * 16}) == (400, text)
 
 
-def test_without_a_type_a_bridge_is_meant_and_it_has_any_addresses(door: Door):
-    door.good("POST", "/1.0/networks", {"name": "br0"})
-    shown = door.good("GET", "/1.0/networks/br0")
+def test_network_without_a_type_is_a_bridge_with_generated_addresses(door: LxdFrontEnd):
+    door.call_ok("POST", "/1.0/networks", {"name": "br0"})
+    shown = door.call_ok("GET", "/1.0/networks/br0")
     addresses = [ip_interface(shown["config"][f"ipv{version}.address"]) for version in (4, 6)]
     assert (shown["type"], [each.network.prefixlen for each in addresses]) == ("bridge", [24, 64])
-    door.good("PUT", "/1.0/networks/br0", {"config": {"ipv6.address": "auto"}})
+    door.call_ok("PUT", "/1.0/networks/br0", {"config": {"ipv6.address": "auto"}})
     assert config(door, "br0") == {"ipv4.address": "none", "ipv6.address": str(addresses[1])}
-    door.good("DELETE", "/1.0/networks/br0")
+    door.call_ok("DELETE", "/1.0/networks/br0")
 
 
 @pytest.mark.parametrize(
@@ -541,84 +541,84 @@ def test_without_a_type_a_bridge_is_meant_and_it_has_any_addresses(door: Door):
         ("br0", {"ipv4.nat": "x"}, f'{NAMED}"ipv4.nat": Invalid value for a boolean "x"'.replace('"x" o', '"br0" o')),
     ],
 )
-def test_a_bridge_that_cannot_be_is_refused_in_lxds_words(door: Door, name: str, said: Any, text: str):
+def test_invalid_bridge_returns_the_error_text_of_lxd(door: LxdFrontEnd, name: str, said: Any, text: str):
     body = {"name": name, "type": "bridge", "config": said}
-    assert door.bad("POST", "/1.0/networks", body) == (400, text)
+    assert door.call_error("POST", "/1.0/networks", body) == (400, text)
 
 
-def test_what_one_project_has_is_nothing_to_another(outside: Door):
+def test_networks_of_one_project_are_isolated_from_other_projects(outside: LxdFrontEnd):
     outside.make_project("one")
     outside.make_project("two")
     routed = {"ipv4.address": "198.51.100.1/26", "ipv6.address": "none"}
     text = 'Project does not contain "198.51.100.0/26" in its restricted uplink subnets'
     body = {"name": "mine", "type": "ovn", "config": routed}
-    assert outside.bad("POST", "/1.0/networks?project=one", body, by="ann") == (400, text)
-    outside.good("PUT", "/1.0/projects/one", {"config": {"restricted.networks.subnets": "UPLINK:198.51.100.0/25"}})
+    assert outside.call_error("POST", "/1.0/networks?project=one", body, by="ann") == (400, text)
+    outside.call_ok("PUT", "/1.0/projects/one", {"config": {"restricted.networks.subnets": "UPLINK:198.51.100.0/25"}})
     make(outside, "mine", routed, project="one", by="ann")
     make(outside, "mine", {"ipv4.address": "10.0.0.1/24", "ipv4.nat": "true"}, project="two", by="bob")
     overlap = {"name": "more", "type": "ovn", "config": {"ipv4.address": "198.51.100.33/27", "ipv6.address": "none"}}
     text = 'External subnet "198.51.100.32/27" overlaps with another network or NIC'
-    assert outside.bad("POST", "/1.0/networks?project=two", overlap, by="bob") == (400, text)
-    assert outside.bad("GET", "/1.0/networks/mine?project=one", by="bob")[0] == 403
-    shown = outside.good("GET", "/1.0/networks/UPLINK")["used_by"]
+    assert outside.call_error("POST", "/1.0/networks?project=two", overlap, by="bob") == (400, text)
+    assert outside.call_error("GET", "/1.0/networks/mine?project=one", by="bob")[0] == 403
+    shown = outside.call_ok("GET", "/1.0/networks/UPLINK")["used_by"]
     assert shown == ["/1.0/networks/mine?project=one", "/1.0/networks/mine?project=two"]
     assert [
         each["network"]
-        for each in outside.good("GET", "/1.0/network-allocations?all-projects=true&project=two", by="bob")
+        for each in outside.call_ok("GET", "/1.0/network-allocations?all-projects=true&project=two", by="bob")
     ]
-    mine = outside.good("GET", "/1.0/network-allocations?all-projects=true&project=two", by="bob")
+    mine = outside.call_ok("GET", "/1.0/network-allocations?all-projects=true&project=two", by="bob")
     assert {each["used_by"] for each in mine} == {"/1.0/networks/mine?project=two"}
 
 
 # Update
 
 
-def test_a_key_that_says_nothing_is_taken_away(ovn: Door):
-    ovn.good("PATCH", "/1.0/networks/ovn0", {"config": {"user.a": "1", "bridge.mtu": "1300"}})
+def test_empty_value_removes_a_key(ovn: LxdFrontEnd):
+    ovn.call_ok("PATCH", "/1.0/networks/ovn0", {"config": {"user.a": "1", "bridge.mtu": "1300"}})
     assert (config(ovn)["user.a"], stored(ovn, "ovn0").mtu) == ("1", 1300)
-    ovn.good("PATCH", "/1.0/networks/ovn0", {"config": {"user.a": "", "bridge.mtu": ""}})
+    ovn.call_ok("PATCH", "/1.0/networks/ovn0", {"config": {"user.a": "", "bridge.mtu": ""}})
     assert ("user.a" in config(ovn), config(ovn)["bridge.mtu"]) == (False, "1442")
-    assert stored(ovn, "ovn0").mtu == ovn.place.services.mtu == 1442
+    assert stored(ovn, "ovn0").mtu == ovn.server.services.mtu == 1442
 
 
-def test_the_least_mtu_is_that_of_ipv4(outside: Door):
+def test_minimum_mtu_without_ipv6_is_68(outside: LxdFrontEnd):
     make(outside, "small", {**OVN, "ipv6.address": "none", "ipv6.nat": "", "bridge.mtu": "68"})
     assert (config(outside, "small")["bridge.mtu"], stored(outside, "small").mtu) == ("68", 68)
 
 
-def test_what_a_patch_does_not_say_stays(ovn: Door):
-    ovn.good("PATCH", "/1.0/networks/ovn0", {"description": "mine"})
+def test_patch_keeps_absent_fields(ovn: LxdFrontEnd):
+    ovn.call_ok("PATCH", "/1.0/networks/ovn0", {"description": "mine"})
     before = config(ovn)
-    ovn.good("PATCH", "/1.0/networks/ovn0", {"config": {"ipv6.nat": "true", "user.b": "2"}})
-    shown = ovn.good("GET", "/1.0/networks/ovn0")
+    ovn.call_ok("PATCH", "/1.0/networks/ovn0", {"config": {"ipv6.nat": "true", "user.b": "2"}})
+    shown = ovn.call_ok("GET", "/1.0/networks/ovn0")
     assert (shown["description"], shown["config"]) == ("mine", {**before, "user.b": "2"})
 
 
-def test_all_may_be_said_anew(ovn: Door):
+def test_put_replaces_the_network_configuration(ovn: LxdFrontEnd):
     said = {**config(ovn), "ipv4.address": "10.7.0.1/16", "ipv6.address": "none", "dns.nameservers": "10.7.0.2"}
     del said["ipv6.nat"]
-    ovn.good("PUT", "/1.0/networks/ovn0", {"config": said, "description": "new"})
+    ovn.call_ok("PUT", "/1.0/networks/ovn0", {"config": said, "description": "new"})
     assert config(ovn) == said
-    ovn.good("PUT", "/1.0/networks/ovn0", {"config": {**said, "ipv4.dhcp": "false"}})
-    assert ovn.good("GET", "/1.0/networks/ovn0")["description"] == ""
+    ovn.call_ok("PUT", "/1.0/networks/ovn0", {"config": {**said, "ipv4.dhcp": "false"}})
+    assert ovn.call_ok("GET", "/1.0/networks/ovn0")["description"] == ""
 
 
-def test_of_two_that_edit_at_once_one_is_told(ovn: Door):
+def test_network_update_with_outdated_etag_returns_412(ovn: LxdFrontEnd):
     tag = ovn.send("GET", "/1.0/networks/ovn0").headers["etag"]
     body = {"config": {**config(ovn), "user.a": "1"}, "description": ""}
-    ovn.good("PUT", "/1.0/networks/ovn0", body, if_match=tag)
-    code, text = ovn.bad("PUT", "/1.0/networks/ovn0", body, if_match=tag)
+    ovn.call_ok("PUT", "/1.0/networks/ovn0", body, if_match=tag)
+    code, text = ovn.call_error("PUT", "/1.0/networks/ovn0", body, if_match=tag)
     assert (code, text.startswith("ETag doesn't match: ")) == (412, True)
     assert ovn.send("GET", "/1.0/networks/ovn0").headers["etag"] != tag
 
 
-def test_a_network_has_another_name(ovn: Door):
+def test_network_and_uplink_can_be_renamed(ovn: LxdFrontEnd):
     answer = ovn.send("POST", "/1.0/networks/ovn0", {"name": "other"})
     assert (answer.status_code, answer.headers["location"]) == (201, "/1.0/networks/other")
-    assert ovn.good("GET", "/1.0/networks") == ["/1.0/networks/UPLINK", "/1.0/networks/other"]
-    assert ovn.bad("POST", "/1.0/networks/other", {"name": "UPLINK"}) == (409, 'Network "UPLINK" already exists')
-    assert ovn.bad("POST", "/1.0/networks/other", {}) == (400, "New network name not provided")
-    ovn.good("POST", "/1.0/networks/UPLINK", {"name": "WORLD"})
+    assert ovn.call_ok("GET", "/1.0/networks") == ["/1.0/networks/UPLINK", "/1.0/networks/other"]
+    assert ovn.call_error("POST", "/1.0/networks/other", {"name": "UPLINK"}) == (409, 'Network "UPLINK" already exists')
+    assert ovn.call_error("POST", "/1.0/networks/other", {}) == (400, "New network name not provided")
+    ovn.call_ok("POST", "/1.0/networks/UPLINK", {"name": "WORLD"})
     assert config(ovn, "other")["network"] == "WORLD"
 
 
@@ -639,12 +639,12 @@ def test_a_network_has_another_name(ovn: Door):
         ),
     ],
 )
-def test_a_change_that_cannot_be_is_refused(ovn: Door, change: Any, text: str):
+def test_invalid_change_of_a_network_in_use_is_rejected(ovn: LxdFrontEnd, change: Any, text: str):
     add_machine(ovn)
-    assert ovn.bad("PATCH", "/1.0/networks/ovn0", {"config": change}) == (400, text)
+    assert ovn.call_error("PATCH", "/1.0/networks/ovn0", {"config": change}) == (400, text)
 
 
-def add_machine(door: Door) -> Port:
+def add_machine(door: LxdFrontEnd) -> Port:
     network = stored(door, "ovn0")
     fixed = FixedIP(subnet_id=network.subnets[0].id, address=ip_address("10.0.0.11"))
     port = Port(
@@ -659,15 +659,15 @@ def add_machine(door: Door) -> Port:
     return port
 
 
-def test_whoever_listens_is_told_of_each_change(outside: Door):
-    listener = Listener(who="root", project=None)
+def test_lifecycle_event_is_sent_for_every_network_change(outside: LxdFrontEnd):
+    listener = EventListener(user="root", project=None)
     body = {"config": {**OVN, "user.a": "b"}}
-    with outside.events.listening(listener):
+    with outside.events.register(listener):
         make(outside, "ovn1", OVN)
-        outside.good("PATCH", "/1.0/networks/ovn1", body)
-        outside.good("PATCH", "/1.0/networks/ovn1", body)
+        outside.call_ok("PATCH", "/1.0/networks/ovn1", body)
+        outside.call_ok("PATCH", "/1.0/networks/ovn1", body)
         outside.send("POST", "/1.0/networks/ovn1", {"name": "ovn2"})
-        outside.good("DELETE", "/1.0/networks/ovn2")
+        outside.call_ok("DELETE", "/1.0/networks/ovn2")
         told = [listener.queue.get_nowait().event for _ in range(listener.queue.qsize())]
     assert [(event["metadata"]["action"], event["metadata"]["source"]) for event in told if event] == [
         ("network-created", "/1.0/networks/ovn1"),
@@ -680,14 +680,14 @@ def test_whoever_listens_is_told_of_each_change(outside: Door):
 # Delete
 
 
-def test_a_network_goes_with_all_that_was_made_with_it(ovn: Door):
+def test_network_deletion_removes_its_router_and_ports(ovn: LxdFrontEnd):
     add_machine(ovn)
-    assert ovn.bad("DELETE", "/1.0/networks/ovn0") == (400, "The network is currently in use")
-    assert ovn.bad("DELETE", "/1.0/networks/UPLINK") == (400, "The network is currently in use")
-    ovn.run(ovn.place.model.write(lambda _: Changes(deletes=(Owner(Kind.PORT, "vm"),))))
-    ovn.good("DELETE", "/1.0/networks/ovn0")
+    assert ovn.call_error("DELETE", "/1.0/networks/ovn0") == (400, "The network is currently in use")
+    assert ovn.call_error("DELETE", "/1.0/networks/UPLINK") == (400, "The network is currently in use")
+    ovn.run(ovn.server.model.write(lambda _: Changes(deletes=(Owner(Kind.PORT, "vm"),))))
+    ovn.call_ok("DELETE", "/1.0/networks/ovn0")
     assert (len(ovn.snapshot.networks), len(ovn.snapshot.routers), len(ovn.snapshot.ports)) == (1, 0, 0)
-    ovn.good("DELETE", "/1.0/networks/UPLINK")
+    ovn.call_ok("DELETE", "/1.0/networks/UPLINK")
 
 
 BALANCER = {
@@ -697,12 +697,12 @@ BALANCER = {
 }
 
 
-def test_load_balancers_are_a_networks_and_go_with_it(anything: Door):
+def test_load_balancers_block_subnet_changes_and_are_deleted_with_the_network(anything: LxdFrontEnd):
     ovn = anything
-    ovn.good("POST", "/1.0/networks/ovn0/load-balancers", BALANCER)
+    ovn.call_ok("POST", "/1.0/networks/ovn0/load-balancers", BALANCER)
     forward = {"listen_address": "2001:db8:1::7", "config": {"target_address": "fd42::11"}}
-    ovn.good("POST", "/1.0/networks/ovn0/forwards", forward)
-    assert ovn.good("GET", "/1.0/networks/ovn0")["used_by"] == [
+    ovn.call_ok("POST", "/1.0/networks/ovn0/forwards", forward)
+    assert ovn.call_ok("GET", "/1.0/networks/ovn0")["used_by"] == [
         "/1.0/networks/ovn0/forwards/2001:db8:1::7",
         "/1.0/networks/ovn0/load-balancers/198.51.100.7",
     ]
@@ -710,17 +710,20 @@ def test_load_balancers_are_a_networks_and_go_with_it(anything: Door):
     not_within = "that is not within the network subnet"
     backend = f'Network load balancer for "198.51.100.7" has a backend target address "10.0.0.11" {not_within}'
     moved = {**said, "ipv4.address": "10.9.0.1/24"}
-    assert ovn.bad("PUT", "/1.0/networks/ovn0", {"config": moved}) == (400, backend)
+    assert ovn.call_error("PUT", "/1.0/networks/ovn0", {"config": moved}) == (400, backend)
     default = f'Network forward for "2001:db8:1::7" has a default target address "fd42::11" {not_within}'
     moved = {**said, "ipv6.address": "fd43::1/64"}
-    assert ovn.bad("PUT", "/1.0/networks/ovn0", {"config": moved}) == (400, default)
+    assert ovn.call_error("PUT", "/1.0/networks/ovn0", {"config": moved}) == (400, default)
     text = '"ipv4.routes" is missing network for listener "198.51.100.7" of network "ovn0" in project "default"'
-    assert ovn.bad("PATCH", "/1.0/networks/UPLINK", {"config": {"ipv4.routes": "203.0.113.128/25"}}) == (400, text)
+    assert ovn.call_error("PATCH", "/1.0/networks/UPLINK", {"config": {"ipv4.routes": "203.0.113.128/25"}}) == (
+        400,
+        text,
+    )
     text = '"ipv6.routes" is missing network for listener "2001:db8:1::7" of network "ovn0" in project "default"'
-    assert ovn.bad("PATCH", "/1.0/networks/UPLINK", {"config": {"ipv6.routes": ""}}) == (400, text)
+    assert ovn.call_error("PATCH", "/1.0/networks/UPLINK", {"config": {"ipv6.routes": ""}}) == (400, text)
     assert [
         (each["addresses"], each["type"], each["used_by"], each["nat"], each["network"])
-        for each in ovn.good("GET", "/1.0/network-allocations")
+        for each in ovn.call_ok("GET", "/1.0/network-allocations")
     ] == [
         ("203.0.113.1/24", "network", "/1.0/networks/UPLINK", False, "UPLINK"),
         ("2001:db8::1/64", "network", "/1.0/networks/UPLINK", False, "UPLINK"),
@@ -731,5 +734,5 @@ def test_load_balancers_are_a_networks_and_go_with_it(anything: Door):
         ("2001:db8:1::7/128", "network-forward", "/1.0/networks/ovn0/forwards/2001:db8:1::7", False, "ovn0"),
         ("198.51.100.7/32", "network-load-balancer", "/1.0/networks/ovn0/load-balancers/198.51.100.7", False, "ovn0"),
     ]
-    ovn.good("DELETE", "/1.0/networks/ovn0")
+    ovn.call_ok("DELETE", "/1.0/networks/ovn0")
     assert (len(ovn.snapshot.load_balancers), len(ovn.snapshot.ports)) == (0, 0)

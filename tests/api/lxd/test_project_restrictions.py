@@ -6,7 +6,7 @@ import pytest
 
 from harness.front_ends.lxd_balancing import LISTEN, LISTEN6
 from harness.front_ends.lxd_networks import UPLINK, make
-from harness.front_ends.lxd_world import Door
+from harness.front_ends.lxd_world import LxdFrontEnd
 
 SHOP = "/1.0/projects/shop"
 NETWORKS = "/1.0/networks?project=shop"
@@ -14,15 +14,15 @@ OVN = {"network": "UP", "ipv4.nat": "true", "ipv6.nat": "true"}
 
 
 @pytest.fixture
-def site(door: Door) -> Door:
+def site(door: LxdFrontEnd) -> LxdFrontEnd:
     make(door, "UP", {**UPLINK, "ipv6.routes": "2001:db8:2::/64"}, kind="physical")
     make(door, "OTHER", {**UPLINK, "parent": "physnet2"}, kind="physical")
-    door.good("POST", "/1.0/projects", {"name": "shop"})
+    door.call_ok("POST", "/1.0/projects", {"name": "shop"})
     return door
 
 
-def say(site: Door, **config: str) -> None:
-    site.good("PUT", SHOP, {"config": {key.replace("__", "."): value for key, value in config.items()}})
+def say(site: LxdFrontEnd, **config: str) -> None:
+    site.call_ok("PUT", SHOP, {"config": {key.replace("__", "."): value for key, value in config.items()}})
 
 
 def network(name: str, number: int, **more: str) -> dict[str, Any]:
@@ -40,11 +40,11 @@ KEPT = {
 }
 
 
-def test_keys_of_instances_and_storage_are_kept_and_change_nothing(site: Door):
+def test_keys_of_instances_and_storage_are_kept_and_change_nothing(site: LxdFrontEnd):
     config = {"features.networks": "true", **KEPT}
-    site.good("POST", "/1.0/projects", {"name": "x", "config": config})
-    assert site.good("GET", "/1.0/projects/x")["config"] == config
-    site.good("POST", "/1.0/networks?project=x", network("n", 9))
+    site.call_ok("POST", "/1.0/projects", {"name": "x", "config": config})
+    assert site.call_ok("GET", "/1.0/projects/x")["config"] == config
+    site.call_ok("POST", "/1.0/networks?project=x", network("n", 9))
 
 
 @pytest.mark.parametrize(
@@ -59,70 +59,73 @@ def test_keys_of_instances_and_storage_are_kept_and_change_nothing(site: Door):
         ({"limits.networks.uplink_ips.ipv5.UP": "1"}, "Invalid project configuration key"),
     ],
 )
-def test_what_a_key_cannot_be(site: Door, config: dict[str, str], text: str):
-    code, told = site.bad("POST", "/1.0/projects", {"name": "x", "config": config})
+def test_invalid_project_key_is_rejected(site: LxdFrontEnd, config: dict[str, str], text: str):
+    code, told = site.call_error("POST", "/1.0/projects", {"name": "x", "config": config})
     assert code == 400
     assert text in told
 
 
-def test_uplinks_that_a_restricted_project_may_use(site: Door):
+def test_restricted_project_uses_only_its_allowed_uplinks(site: LxdFrontEnd):
     refused = 'Option "network" value "UP" is not one of the allowed uplink networks in project'
     say(site, restricted="true", restricted__networks__uplinks="OTHER")
-    assert site.bad("POST", NETWORKS, network("n", 9)) == (400, refused)
-    site.good("POST", NETWORKS, network("n", 9, network=""))  # the only uplink that the project may use
-    assert site.good("GET", "/1.0/networks/n?project=shop")["config"]["network"] == "OTHER"
-    assert site.bad("PATCH", "/1.0/networks/n?project=shop", {"config": {"network": "UP"}}) == (400, refused)
+    assert site.call_error("POST", NETWORKS, network("n", 9)) == (400, refused)
+    site.call_ok("POST", NETWORKS, network("n", 9, network=""))  # the only uplink that the project may use
+    assert site.call_ok("GET", "/1.0/networks/n?project=shop")["config"]["network"] == "OTHER"
+    assert site.call_error("PATCH", "/1.0/networks/n?project=shop", {"config": {"network": "UP"}}) == (400, refused)
     say(site, restricted="true")
-    assert site.bad("POST", NETWORKS, network("m", 8)) == (400, refused)
-    assert site.bad("POST", NETWORKS, network("m", 8, network="")) == (400, "No allowed uplink networks in project")
-    site.good("PATCH", "/1.0/networks/n?project=shop", {"description": "what is there stays"})
+    assert site.call_error("POST", NETWORKS, network("m", 8)) == (400, refused)
+    assert site.call_error("POST", NETWORKS, network("m", 8, network="")) == (
+        400,
+        "No allowed uplink networks in project",
+    )
+    site.call_ok("PATCH", "/1.0/networks/n?project=shop", {"description": "what is there stays"})
     say(site, restricted="false", restricted__networks__uplinks="OTHER")
-    site.good("POST", NETWORKS, network("m", 8))
+    site.call_ok("POST", NETWORKS, network("m", 8))
 
 
-def test_networks_that_a_restricted_project_may_access(site: Door):
+def test_restricted_project_accesses_only_its_allowed_networks(site: LxdFrontEnd):
     for number, name in enumerate(("one", "two"), 8):
-        site.good("POST", NETWORKS, network(name, number))
+        site.call_ok("POST", NETWORKS, network(name, number))
     say(site, restricted="true", restricted__networks__uplinks="UP", restricted__networks__access="one,three")
-    assert site.good("GET", NETWORKS) == ["/1.0/networks/one?project=shop"]
-    assert site.bad("GET", "/1.0/networks/two?project=shop") == (404, "Network not found")
+    assert site.call_ok("GET", NETWORKS) == ["/1.0/networks/one?project=shop"]
+    assert site.call_error("GET", "/1.0/networks/two?project=shop") == (404, "Network not found")
     for many in ("load-balancers", "forwards"):
         for listen in (LISTEN, LISTEN6):
             path = f"/1.0/networks/two/{many}?project=shop"
             told = (404, "Failed loading network: Network not found")
-            assert site.bad("POST", path, {"listen_address": listen}) == told
+            assert site.call_error("POST", path, {"listen_address": listen}) == told
     text = 'Network "four" is not one of the networks that the project may access (restricted.networks.access)'
-    assert site.bad("POST", NETWORKS, network("four", 7)) == (403, text)
-    site.good("POST", NETWORKS, network("three", 7))
+    assert site.call_error("POST", NETWORKS, network("four", 7)) == (403, text)
+    site.call_ok("POST", NETWORKS, network("three", 7))
 
 
-def test_how_many_networks_a_project_may_have(site: Door):
+def test_number_of_networks_of_a_project_is_limited(site: LxdFrontEnd):
     say(site, limits__networks="1")
-    site.good("POST", NETWORKS, network("one", 8))
-    assert site.bad("POST", NETWORKS, network("two", 9)) == (403, "Project quota for networks is exhausted")
-    assert site.good("GET", f"{SHOP}/state")["resources"]["networks"] == {"Limit": 1, "Usage": 1}
+    site.call_ok("POST", NETWORKS, network("one", 8))
+    assert site.call_error("POST", NETWORKS, network("two", 9)) == (403, "Project quota for networks is exhausted")
+    assert site.call_ok("GET", f"{SHOP}/state")["resources"]["networks"] == {"Limit": 1, "Usage": 1}
     say(site, limits__networks="0")
-    site.good("PATCH", "/1.0/networks/one?project=shop", {"description": "what is there stays"})
+    site.call_ok("PATCH", "/1.0/networks/one?project=shop", {"description": "what is there stays"})
 
 
 @pytest.mark.parametrize(("version", "listen"), [(4, LISTEN), (6, LISTEN6)])
-def test_how_many_addresses_of_an_uplink_a_project_may_have(site: Door, version: int, listen: str):
+def test_number_of_uplink_addresses_of_a_project_is_limited(site: LxdFrontEnd, version: int, listen: str):
     """Addresses of routers, load balancers and forwards count against a project's limit on an uplink."""
     key = f"limits.networks.uplink_ips.ipv{version}.UP"
-    site.good("PUT", SHOP, {"config": {key: "2"}})
+    site.call_ok("PUT", SHOP, {"config": {key: "2"}})
     text = f'Reached maximum number of IPv{version} addresses (2) of uplink network "UP" in project "shop"'
-    site.good("POST", NETWORKS, network("one", 8))
+    site.call_ok("POST", NETWORKS, network("one", 8))
     many = "/1.0/networks/one/{}?project=shop".format
-    site.good("POST", many("load-balancers"), {"listen_address": listen})
+    site.call_ok("POST", many("load-balancers"), {"listen_address": listen})
     free = {4: "0.0.0.0", 6: "::"}[version]
     for sort, noun in (("load-balancers", "load balancer"), ("forwards", "forward")):
-        refused = site.bad("POST", many(sort), {"listen_address": free})
+        refused = site.call_error("POST", many(sort), {"listen_address": free})
         assert refused == (403, f"Failed creating {noun}: {text}")
-    assert site.bad("POST", NETWORKS, network("two", 9)) == (403, text)
-    own = site.good("GET", "/1.0/networks/one?project=shop")["config"][f"volatile.network.ipv{version}.address"]
+    assert site.call_error("POST", NETWORKS, network("two", 9)) == (403, text)
+    own = site.call_ok("GET", "/1.0/networks/one?project=shop")["config"][f"volatile.network.ipv{version}.address"]
     routes = {4: f"{listen}/32,{own}/32", 6: f"2001:db8:2::/64,{own}/128"}[version]
-    site.good("PATCH", "/1.0/networks/UP", {"config": {f"ipv{version}.routes": routes}})
-    site.good("POST", many("forwards"), {"listen_address": own})  # the router's own address is already counted
-    site.good("DELETE", f"/1.0/networks/one/load-balancers/{listen}?project=shop")
-    site.good("PUT", SHOP, {"config": {key: "0"}})
-    site.good("PATCH", "/1.0/networks/one?project=shop", {"description": "what is there stays"})
+    site.call_ok("PATCH", "/1.0/networks/UP", {"config": {f"ipv{version}.routes": routes}})
+    site.call_ok("POST", many("forwards"), {"listen_address": own})  # the router's own address is already counted
+    site.call_ok("DELETE", f"/1.0/networks/one/load-balancers/{listen}?project=shop")
+    site.call_ok("PUT", SHOP, {"config": {key: "0"}})
+    site.call_ok("PATCH", "/1.0/networks/one?project=shop", {"description": "what is there stays"})

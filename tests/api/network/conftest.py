@@ -5,13 +5,13 @@ import openstack
 import pytest
 from openstack.connection import Connection
 
-from harness.front_ends.network_world import Door
+from harness.front_ends.network_world import NetworkFrontEnd
 from harness.served import served, write_clouds
 
 
 @pytest.fixture
-def door(tmp_path: Path) -> Iterator[Door]:
-    opened = Door(tmp_path)
+def door(tmp_path: Path) -> Iterator[NetworkFrontEnd]:
+    opened = NetworkFrontEnd(tmp_path)
     yield opened
     opened.close()
 

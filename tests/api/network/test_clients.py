@@ -6,11 +6,11 @@ import openstack
 import pytest
 from openstack.connection import Connection
 
-from harness.shell import Shell, shell
+from harness.shell import OpenStackShell, shell
 
 
 @pytest.mark.client
-def test_the_command_line(clouds: Path):
+def test_cli_manages_networks_subnets_ports_and_routers(clouds: Path):
     """Names are resolved, a port takes extension attributes, and errors are printed in full."""
     four = "--subnet-range 10.0.0.0/24 --gateway 10.0.0.254 --dns-nameserver 1.1.1.1"
     value = "-f value -c"
@@ -31,7 +31,7 @@ def test_the_command_line(clouds: Path):
         _type(typed, steps)
 
 
-def _type(typed: Shell, steps: list[tuple[str, tuple[int, str]]]) -> None:
+def _type(typed: OpenStackShell, steps: list[tuple[str, tuple[int, str]]]) -> None:
     for line, expected in steps:
         code, printed = typed.code_and_text(line)
         shown = "SUBNET" if "'ip_address': '10.0.0.11'" in printed else printed
@@ -42,30 +42,30 @@ def _type(typed: Shell, steps: list[tuple[str, tuple[int, str]]]) -> None:
 
 
 @pytest.mark.client
-def test_the_command_line_about_quotas(clouds: Path):
+def test_cli_manages_quotas(clouds: Path):
     """The client first looks up the project, in an Identity API below the endpoint that it was given."""
     value = "-f value -c"
     with shell(clouds) as typed:
         limits = "quota show --network shop -f value"
-        assert {"networks -1", "floating_ips -1"} <= set(typed.good(limits).splitlines())
-        typed.good("quota set --networks 1 --ports 2 shop")
-        assert {"networks 1", "ports 2", "routers -1"} <= set(typed.good(limits).splitlines())
-        assert typed.good(f"network create mine --project shop {value} project_id") == "shop"
-        typed.bad("network create yours --project shop", "Quota exceeded for resources: ['network'].")
-        typed.bad("quota set --networks 0 shop", "must be greater than or equal to already used 1")
-        typed.good("quota set --networks 0 --force shop")
-        assert "networks 0 1 0" in typed.good("quota show --network --usage shop -f value").splitlines()
-        listed = typed.good("quota list --network -f json")
+        assert {"networks -1", "floating_ips -1"} <= set(typed.run_ok(limits).splitlines())
+        typed.run_ok("quota set --networks 1 --ports 2 shop")
+        assert {"networks 1", "ports 2", "routers -1"} <= set(typed.run_ok(limits).splitlines())
+        assert typed.run_ok(f"network create mine --project shop {value} project_id") == "shop"
+        typed.run_error("network create yours --project shop", "Quota exceeded for resources: ['network'].")
+        typed.run_error("quota set --networks 0 shop", "must be greater than or equal to already used 1")
+        typed.run_ok("quota set --networks 0 --force shop")
+        assert "networks 0 1 0" in typed.run_ok("quota show --network --usage shop -f value").splitlines()
+        listed = typed.run_ok("quota list --network -f json")
         assert [(each["Project ID"], each["Networks"], each["Ports"]) for each in listed] == [("shop", 0, 2)]
-        assert "networks -1" in typed.good("quota show --network --default shop -f value").splitlines()
-        typed.bad("quota set --secgroups 1 shop", "Unrecognized attribute(s) 'security_group'")
-        typed.good("quota delete --network shop")
-        assert typed.good("quota list --network -f json") == []
-        assert "shop" in typed.good("project list -f value -c Name").splitlines()
-        typed.good("network delete mine")
+        assert "networks -1" in typed.run_ok("quota show --network --default shop -f value").splitlines()
+        typed.run_error("quota set --secgroups 1 shop", "Unrecognized attribute(s) 'security_group'")
+        typed.run_ok("quota delete --network shop")
+        assert typed.run_ok("quota list --network -f json") == []
+        assert "shop" in typed.run_ok("project list -f value -c Name").splitlines()
+        typed.run_ok("network delete mine")
 
 
-def test_the_sdk_with_networks_and_subnets(cloud: Connection):
+def test_sdk_manages_networks_and_subnets(cloud: Connection):
     network = cloud.network.create_network(name="sdk", description="d")
     assert cloud.network.find_network("sdk").id == network.id
     assert cloud.network.find_network("nothing") is None
@@ -94,7 +94,7 @@ def test_the_sdk_with_networks_and_subnets(cloud: Connection):
     assert cloud.network.find_subnet(four.id) is None
 
 
-def test_the_sdk_with_ports_and_routers(cloud: Connection):
+def test_sdk_manages_ports_and_routers(cloud: Connection):
     network = cloud.network.create_network(name="ports")
     subnet = cloud.network.create_subnet(network_id=network.id, cidr="10.2.0.0/24", ip_version=4)
     ports = list(cloud.network.create_ports([{"network_id": network.id, "name": f"p{n}"} for n in range(3)]))
@@ -121,7 +121,7 @@ def test_the_sdk_with_ports_and_routers(cloud: Connection):
         cloud.network.get_network(network.id)
 
 
-def test_the_sdk_finds_what_is_not_here_empty(cloud: Connection):
+def test_sdk_reads_unsupported_resources_as_empty_lists(cloud: Connection):
     network = cloud.network
     lists = (network.agents, network.security_groups, network.qos_policies, network.ips, network.subnet_pools)
     assert [list(found()) for found in lists] == [[]] * len(lists)
@@ -134,7 +134,7 @@ def test_the_sdk_finds_what_is_not_here_empty(cloud: Connection):
 
 
 @pytest.mark.client
-def test_the_command_line_on_the_way_out(clouds: Path):
+def test_cli_manages_external_networks_gateways_and_floating_ips(clouds: Path):
     """External networks, gateways and floating IPs, as in the client's own manual."""
     value = "-f value -c"
     wire = "--provider-network-type vlan --provider-physical-network physnet --provider-segment 100"

@@ -3,8 +3,8 @@
 import dataclasses
 import string
 
-from fairlead.api.network.error_texts import Words
-from fairlead.api.network.refusals import WORDS
+from fairlead.api.network.error_texts import NeutronErrorText
+from fairlead.api.network.refusals import ERROR_TEXTS
 from fairlead.changes import (
     access,
     addresses,
@@ -52,18 +52,18 @@ OF_UPLINKS = {untranslated_prefixes.RouteNeeded}
 """Neutron has no error text for routes of an external network, nor for a route that is still needed."""
 
 
-def test_every_refusal_has_words():
+def test_every_refusal_has_an_error_text():
     declared = {
         kind
         for module in MODULES
         for kind in vars(module).values()
         if isinstance(kind, type) and issubclass(kind, Refusal) and kind.__module__ == module.__name__
     }
-    assert declared - SAID_BY_RULE - OF_POOLS - OF_ALL_ROUTES - OF_UPLINKS == set(WORDS)
+    assert declared - SAID_BY_RULE - OF_POOLS - OF_ALL_ROUTES - OF_UPLINKS == set(ERROR_TEXTS)
 
 
-def test_words_take_what_the_refusal_has():
-    for kind, words in WORDS.items():
-        if isinstance(words, Words):
+def test_error_texts_use_only_fields_of_their_refusal():
+    for kind, words in ERROR_TEXTS.items():
+        if isinstance(words, NeutronErrorText):
             named = {name.split(".")[1] for _, name, _, _ in string.Formatter().parse(words.text) if name}
             assert named <= {field.name for field in dataclasses.fields(kind)}, kind

@@ -6,87 +6,89 @@ from typing import Any
 import pytest
 
 from fairlead.model.documents.network import PortUse
-from harness.front_ends.network_world import Door
+from harness.front_ends.network_world import NetworkFrontEnd
 
-NOBODY = "99999999-0000-4000-8000-000000000009"
+UNKNOWN_ID = "99999999-0000-4000-8000-000000000009"
 FLAT = {"provider:network_type": "flat", "provider:physical_network": "physnet"}
 
 
 @pytest.fixture
-def public(door: Door) -> dict[str, Any]:
+def public(door: NetworkFrontEnd) -> dict[str, Any]:
     """Create the administrator's external network, with a subnet of each family."""
-    made = door.make("network", name="public", **{"router:external": True, **FLAT})
-    door.make("subnet", network_id=made["id"], cidr="203.0.113.0/24", name="public4")
-    door.make("subnet", network_id=made["id"], cidr="2001:db8::/64", name="public6")
-    return door.good("GET", f"/networks/{made['id']}")["network"]
+    made = door.create("network", name="public", **{"router:external": True, **FLAT})
+    door.create("subnet", network_id=made["id"], cidr="203.0.113.0/24", name="public4")
+    door.create("subnet", network_id=made["id"], cidr="2001:db8::/64", name="public6")
+    return door.call_ok("GET", f"/networks/{made['id']}")["network"]
 
 
 @pytest.fixture
-def net(door: Door) -> dict[str, Any]:
+def net(door: NetworkFrontEnd) -> dict[str, Any]:
     """Create a network as bob."""
-    made = door.make("network", "bob", name="net")
-    door.make("subnet", "bob", network_id=made["id"], cidr="10.0.0.0/24")
-    return door.good("GET", f"/networks/{made['id']}")["network"]
+    made = door.create("network", "bob", name="net")
+    door.create("subnet", "bob", network_id=made["id"], cidr="10.0.0.0/24")
+    return door.call_ok("GET", f"/networks/{made['id']}")["network"]
 
 
 @pytest.fixture
-def router(door: Door, net: dict[str, Any], public: dict[str, Any]) -> dict[str, Any]:
+def router(door: NetworkFrontEnd, net: dict[str, Any], public: dict[str, Any]) -> dict[str, Any]:
     """Create a router as bob, between net and public."""
-    made = door.make("router", "bob", external_gateway_info={"network_id": public["id"]})
+    made = door.create("router", "bob", external_gateway_info={"network_id": public["id"]})
     path = f"/routers/{made['id']}/add_router_interface"
-    door.good("PUT", path, {"subnet_id": net["subnets"][0]}, "bob")
+    door.call_ok("PUT", path, {"subnet_id": net["subnets"][0]}, "bob")
     return made
 
 
-def lines(door: Door, word: str) -> list[str]:
-    rows = (str(row) for rows in door.place.driver.rows.values() for row in rows.values())
+def lines(door: NetworkFrontEnd, word: str) -> list[str]:
+    rows = (str(row) for rows in door.server.driver.rows.values() for row in rows.values())
     return sorted(row for row in rows if row.startswith(word))
 
 
 # External networks
 
 
-def test_a_gateway_without_an_address_gets_one_with_the_networks_first_subnet(door: Door, net: dict[str, Any]):
+def test_gateway_without_address_gets_one_from_a_subnet_added_later(door: NetworkFrontEnd, net: dict[str, Any]):
     """The LXD API makes such gateways: an uplink may have routes and no gateway."""
-    made = door.make("network", name="public", **{"router:external": True, **FLAT})
-    outside = door.make("subnet", network_id=made["id"], cidr="198.51.100.0/24", gateway_ip=None)
-    router = door.make("router", "bob", external_gateway_info={"network_id": made["id"]})
-    door.good("PUT", f"/routers/{router['id']}/add_router_interface", {"subnet_id": net["subnets"][0]}, "bob")
-    vm = door.make("port", "bob", network_id=net["id"])
-    floating = door.make("floatingip", "bob", floating_network_id=made["id"], port_id=vm["id"])
+    made = door.create("network", name="public", **{"router:external": True, **FLAT})
+    outside = door.create("subnet", network_id=made["id"], cidr="198.51.100.0/24", gateway_ip=None)
+    router = door.create("router", "bob", external_gateway_info={"network_id": made["id"]})
+    door.call_ok("PUT", f"/routers/{router['id']}/add_router_interface", {"subnet_id": net["subnets"][0]}, "bob")
+    vm = door.create("port", "bob", network_id=net["id"])
+    floating = door.create("floatingip", "bob", floating_network_id=made["id"], port_id=vm["id"])
     network = door.snapshot.networks[made["id"]]
     (gateway,) = (port for port in door.snapshot.ports.values() if port.use is PortUse.ROUTER_GATEWAY)
     routed = replace(network.subnets[0], allocation_pools=())
     door.write(replace(network, subnets=(routed,), routes=(routed.cidr,)), replace(gateway, fixed_ips=()))
-    assert door.good("GET", f"/floatingips/{floating['id']}")["floatingip"]["status"] == "DOWN"
+    assert door.call_ok("GET", f"/floatingips/{floating['id']}")["floatingip"]["status"] == "DOWN"
     assert not lines(door, "NAT")
     for version, cidr in ((4, "203.0.113.0/24"), (6, "2001:db8::/64")):
-        door.make("subnet", network_id=made["id"], cidr=cidr, ip_version=version)
-    shown = door.good("GET", f"/routers/{router['id']}")["router"]["external_gateway_info"]
+        door.create("subnet", network_id=made["id"], cidr=cidr, ip_version=version)
+    shown = door.call_ok("GET", f"/routers/{router['id']}")["router"]["external_gateway_info"]
     (given,) = shown["external_fixed_ips"]
     assert given["subnet_id"] != outside["id"]
     assert given["ip_address"].startswith("203.0.113.")
-    assert door.good("GET", f"/floatingips/{floating['id']}")["floatingip"]["status"] == "ACTIVE"
+    assert door.call_ok("GET", f"/floatingips/{floating['id']}")["floatingip"]["status"] == "ACTIVE"
     assert [line for line in lines(door, "NAT") if "dnat_and_snat" in line]
 
 
-def test_an_external_network_has_the_mtu_of_its_wire(door: Door, public: dict[str, Any], net: dict[str, Any]):
+def test_external_network_has_the_mtu_of_its_physical_network(
+    door: NetworkFrontEnd, public: dict[str, Any], net: dict[str, Any]
+):
     assert (public["mtu"], net["mtu"]) == (1500, 1442)
-    assert door.set("network", public, mtu=9000)["mtu"] == 9000
-    assert door.set("network", public, mtu=None)["mtu"] == 1500
+    assert door.update("network", public, mtu=9000)["mtu"] == 9000
+    assert door.update("network", public, mtu=None)["mtu"] == 1500
 
 
-def test_an_external_network_has_a_wire(door: Door, public: dict[str, Any]):
+def test_external_network_maps_to_a_physical_network_by_a_localnet_port(door: NetworkFrontEnd, public: dict[str, Any]):
     assert (public["router:external"], public["provider:segmentation_id"]) == (True, None)
     assert {name: public[name] for name in FLAT} == FLAT
     [port] = [line for line in lines(door, "Logical_Switch_Port") if "localnet" in line]
     assert port.endswith("type=localnet addresses='unknown' options:network_name=physnet")
     vlan = {"provider:network_type": "vlan", "provider:physical_network": "physnet", "provider:segmentation_id": 7}
-    other = door.make("network", **{"router:external": True, **vlan})
+    other = door.create("network", **{"router:external": True, **vlan})
     assert {name: other[name] for name in vlan} == vlan
     assert any(line.endswith("tag=7 tag_request=7") for line in lines(door, "Logical_Switch_Port"))
-    assert len(door.good("GET", "/networks?router:external=true")["networks"]) == 2
-    assert door.make("network", **{"router:external": True})["provider:network_type"] is None
+    assert len(door.call_ok("GET", "/networks?router:external=true")["networks"]) == 2
+    assert door.create("network", **{"router:external": True})["provider:network_type"] is None
 
 
 @pytest.mark.parametrize(
@@ -103,97 +105,103 @@ def test_an_external_network_has_a_wire(door: Door, public: dict[str, Any]):
         ({**FLAT, "router:external": False}, "provider attributes are supported for external networks only"),
     ],
 )
-def test_a_wire_that_cannot_be(door: Door, attributes: dict[str, Any], told: str):
+def test_invalid_provider_attributes_are_refused(door: NetworkFrontEnd, attributes: dict[str, Any], told: str):
     body = {"network": {"router:external": True, **attributes}}
-    assert door.refused("POST", "/networks", body) == (400, "InvalidInput", f"Invalid input for operation: {told}.")
+    assert door.call_error("POST", "/networks", body) == (400, "InvalidInput", f"Invalid input for operation: {told}.")
 
 
-def test_a_wire_is_of_one_network(door: Door, public: dict[str, Any]):
-    told = door.refused("POST", "/networks", {"network": {"router:external": True, **FLAT}})
+def test_provider_segment_belongs_to_at_most_one_network(door: NetworkFrontEnd, public: dict[str, Any]):
+    told = door.call_error("POST", "/networks", {"network": {"router:external": True, **FLAT}})
     text = "Unable to create the flat network. Physical network physnet is in use."
     assert told == (409, "FlatNetworkInUse", text)
     vlan = {"provider:network_type": "vlan", "provider:physical_network": "physnet", "provider:segmentation_id": 7}
-    first = door.make("network", **{"router:external": True, **vlan})
-    told = door.refused("POST", "/networks", {"network": {"router:external": True, **vlan}})
+    first = door.create("network", **{"router:external": True, **vlan})
+    told = door.call_error("POST", "/networks", {"network": {"router:external": True, **vlan}})
     text = "Unable to create the network. The VLAN 7 on physical network physnet is in use."
     assert told == (409, "VlanIdInUse", text)
-    door.good("DELETE", f"/networks/{first['id']}")
-    door.make("network", **{"router:external": True, **vlan})
+    door.call_ok("DELETE", f"/networks/{first['id']}")
+    door.create("network", **{"router:external": True, **vlan})
 
 
-def test_external_networks_are_the_administrators_and_seen_by_all(door: Door, public: dict[str, Any]):
-    told = door.refused("POST", "/networks", {"network": {"router:external": True, **FLAT}}, "bob")
+def test_external_networks_are_visible_to_all_and_created_by_administrators(
+    door: NetworkFrontEnd, public: dict[str, Any]
+):
+    told = door.call_error("POST", "/networks", {"network": {"router:external": True, **FLAT}}, "bob")
     names = ("provider:network_type", "provider:physical_network", "router:external")
     rules = " and ".join(f"rule:create_network:{name}" for name in names)
     assert told == (403, "PolicyNotAuthorized", f"(rule:create_network and ({rules})) is disallowed by policy")
-    [seen] = door.good("GET", "/networks?router:external=true", caller="bob")["networks"]
+    [seen] = door.call_ok("GET", "/networks?router:external=true", caller="bob")["networks"]
     assert seen["id"] == public["id"]
     assert not seen.keys() & FLAT.keys()
-    assert door.good("GET", "/subnets", caller="bob") == {"subnets": []}
-    told = door.refused("POST", "/ports", {"port": {"network_id": public["id"]}}, "bob")
+    assert door.call_ok("GET", "/subnets", caller="bob") == {"subnets": []}
+    told = door.call_error("POST", "/ports", {"port": {"network_id": public["id"]}}, "bob")
     assert told == (403, "PolicyNotAuthorized", "rule:create_port is disallowed by policy")
-    own = door.make("network", "bob")
+    own = door.create("network", "bob")
     body = {"network": {"router:external": True}}
-    assert door.refused("PUT", f"/networks/{own['id']}", body, "bob")[0] == 403
+    assert door.call_error("PUT", f"/networks/{own['id']}", body, "bob")[0] == 403
 
 
-def test_a_network_changes_sides_while_nobody_minds(door: Door, public: dict[str, Any], router: dict[str, Any]):
-    plain = door.make("network")
-    assert door.set("network", plain, **{"router:external": True})["router:external"] is True
-    assert door.set("network", plain, **{"router:external": False})["router:external"] is False
-    told = door.refused("PUT", f"/networks/{public['id']}", {"network": {"router:external": False}})
+def test_external_flag_can_change_only_while_the_network_is_unused(
+    door: NetworkFrontEnd, public: dict[str, Any], router: dict[str, Any]
+):
+    plain = door.create("network")
+    assert door.update("network", plain, **{"router:external": True})["router:external"] is True
+    assert door.update("network", plain, **{"router:external": False})["router:external"] is False
+    told = door.call_error("PUT", f"/networks/{public['id']}", {"network": {"router:external": False}})
     assert told[:2] == (409, "ExternalNetworkInUse")
-    told = door.refused("PUT", f"/networks/{public['id']}", {"network": {"provider:physical_network": "other"}})
+    told = door.call_error("PUT", f"/networks/{public['id']}", {"network": {"provider:physical_network": "other"}})
     assert told[2] == "Cannot update read-only attribute provider:physical_network"
-    assert door.refused("DELETE", f"/networks/{public['id']}")[1] == "NetworkInUse"
+    assert door.call_error("DELETE", f"/networks/{public['id']}")[1] == "NetworkInUse"
 
 
 # Gateways
 
 
-def test_a_gateway_has_an_address_of_each_family(door: Door, public: dict[str, Any], router: dict[str, Any]):
+def test_a_gateway_has_an_address_of_each_family(door: NetworkFrontEnd, public: dict[str, Any], router: dict[str, Any]):
     info = router["external_gateway_info"]
     assert (info["network_id"], info["enable_snat"]) == (public["id"], True)
     assert [fixed["subnet_id"] for fixed in info["external_fixed_ips"]] == public["subnets"]
-    [port] = door.good("GET", "/ports?device_owner=network:router_gateway")["ports"]
+    [port] = door.call_ok("GET", "/ports?device_owner=network:router_gateway")["ports"]
     assert (port["device_id"], port["project_id"]) == (router["id"], "")
-    assert door.good("GET", "/ports?device_owner=network:router_gateway", caller="bob") == {"ports": []}
-    assert door.refused("DELETE", f"/ports/{port['id']}")[1] == "ServicePortInUse"
+    assert door.call_ok("GET", "/ports?device_owner=network:router_gateway", caller="bob") == {"ports": []}
+    assert door.call_error("DELETE", f"/ports/{port['id']}")[1] == "ServicePortInUse"
     routes = lines(door, "Logical_Router_Static_Route")
     assert [line.split(maxsplit=2)[2] for line in routes] == ["0.0.0.0/0 via 203.0.113.1", "::/0 via 2001:db8::1"]
     assert len(lines(door, "NAT")) == 1
     assert len(lines(door, "Gateway_Chassis")) == 2
 
 
-def test_a_gateway_is_changed_and_taken_away(door: Door, public: dict[str, Any], router: dict[str, Any]):
+def test_gateway_can_be_changed_removed_and_moved_to_another_network(
+    door: NetworkFrontEnd, public: dict[str, Any], router: dict[str, Any]
+):
     four = public["subnets"][0]
     wanted = {"network_id": public["id"], "external_fixed_ips": [{"subnet_id": four, "ip_address": "203.0.113.9"}]}
-    changed = door.set("router", router, external_gateway_info={**wanted, "enable_snat": False})
+    changed = door.update("router", router, external_gateway_info={**wanted, "enable_snat": False})
     assert changed["external_gateway_info"] == {**wanted, "enable_snat": False}
     assert lines(door, "NAT") == []
-    again = door.set("router", router, external_gateway_info={**wanted, "enable_snat": False})
+    again = door.update("router", router, external_gateway_info={**wanted, "enable_snat": False})
     assert again["revision_number"] == changed["revision_number"]
-    assert door.set("router", router, "bob", external_gateway_info={})["external_gateway_info"] is None
-    assert door.good("GET", "/ports?device_owner=network:router_gateway") == {"ports": []}
+    assert door.update("router", router, "bob", external_gateway_info={})["external_gateway_info"] is None
+    assert door.call_ok("GET", "/ports?device_owner=network:router_gateway") == {"ports": []}
     assert lines(door, "Gateway_Chassis") == []
-    door.set("router", router, "bob", external_gateway_info={"network_id": public["id"]})
-    other = door.make("network", **{"router:external": True})
-    door.make("subnet", network_id=other["id"], cidr="198.51.100.0/24")
-    moved = door.set("router", router, "bob", external_gateway_info={"network_id": other["id"]})
+    door.update("router", router, "bob", external_gateway_info={"network_id": public["id"]})
+    other = door.create("network", **{"router:external": True})
+    door.create("subnet", network_id=other["id"], cidr="198.51.100.0/24")
+    moved = door.update("router", router, "bob", external_gateway_info={"network_id": other["id"]})
     assert moved["external_gateway_info"]["network_id"] == other["id"]
-    assert len(door.good("GET", "/ports?device_owner=network:router_gateway")["ports"]) == 1
-    interface = door.good("GET", f"/ports?device_id={router['id']}", caller="bob")["ports"][0]
-    door.good("PUT", f"/routers/{router['id']}/remove_router_interface", {"port_id": interface["id"]}, "bob")
-    door.good("DELETE", f"/routers/{router['id']}", caller="bob")
-    assert door.good("GET", "/ports") == {"ports": []}
+    assert len(door.call_ok("GET", "/ports?device_owner=network:router_gateway")["ports"]) == 1
+    interface = door.call_ok("GET", f"/ports?device_id={router['id']}", caller="bob")["ports"][0]
+    door.call_ok("PUT", f"/routers/{router['id']}/remove_router_interface", {"port_id": interface["id"]}, "bob")
+    door.call_ok("DELETE", f"/routers/{router['id']}", caller="bob")
+    assert door.call_ok("GET", "/ports") == {"ports": []}
 
 
-def test_a_gateway_that_cannot_be(door: Door, public: dict[str, Any], net: dict[str, Any]):
-    bare = door.make("network", **{"router:external": True})
-    overlap = door.make("network", **{"router:external": True})
-    door.make("subnet", network_id=overlap["id"], cidr="10.0.0.0/16")
-    router = door.make("router", "bob")
-    door.good("PUT", f"/routers/{router['id']}/add_router_interface", {"subnet_id": net["subnets"][0]}, "bob")
+def test_invalid_gateways_are_refused(door: NetworkFrontEnd, public: dict[str, Any], net: dict[str, Any]):
+    bare = door.create("network", **{"router:external": True})
+    overlap = door.create("network", **{"router:external": True})
+    door.create("subnet", network_id=overlap["id"], cidr="10.0.0.0/16")
+    router = door.create("router", "bob")
+    door.call_ok("PUT", f"/routers/{router['id']}/add_router_interface", {"subnet_id": net["subnets"][0]}, "bob")
     gateway = {"network_id": public["id"], "external_fixed_ips": [{"ip_address": "203.0.113.1"}]}
     cases: list[tuple[dict[str, Any], str]] = [
         ({"network_id": net["id"]}, f"Bad router request: Network {net['id']} is not an external network."),
@@ -204,42 +212,46 @@ def test_a_gateway_that_cannot_be(door: Door, public: dict[str, Any], net: dict[
         (gateway, "Bad router request: External IP 203.0.113.1 is the same as the gateway IP."),
     ]
     for info, message in cases:
-        told = door.refused("PUT", f"/routers/{router['id']}", {"router": {"external_gateway_info": info}})
+        told = door.call_error("PUT", f"/routers/{router['id']}", {"router": {"external_gateway_info": info}})
         assert told == (400, "BadRequest", message)
-    told = door.refused(
-        "PUT", f"/routers/{router['id']}", {"router": {"external_gateway_info": {"network_id": NOBODY}}}
+    told = door.call_error(
+        "PUT", f"/routers/{router['id']}", {"router": {"external_gateway_info": {"network_id": UNKNOWN_ID}}}
     )
     assert told[:2] == (404, "NetworkNotFound")
     body = {"router": {"external_gateway_info": {"network_id": overlap["id"]}}}
-    told = door.refused("PUT", f"/routers/{router['id']}", body)
+    told = door.call_error("PUT", f"/routers/{router['id']}", body)
     assert "overlaps with cidr 10.0.0.0/24" in told[2]
     body = {"router": {"external_gateway_info": {"network_id": public["id"], "enable_snat": False}}}
-    told = door.refused("PUT", f"/routers/{router['id']}", body, "bob")
+    told = door.call_error("PUT", f"/routers/{router['id']}", body, "bob")
     assert told[:2] == (403, "PolicyNotAuthorized")
     assert "rule:update_router:external_gateway_info:enable_snat" in told[2]
 
 
-def test_a_route_of_the_tenant_over_the_external_network(door: Door, public: dict[str, Any], router: dict[str, Any]):
+def test_gateway_cannot_be_removed_while_a_tenant_route_uses_its_network(
+    door: NetworkFrontEnd, public: dict[str, Any], router: dict[str, Any]
+):
     routes = [{"destination": "198.51.100.0/24", "nexthop": "203.0.113.254"}]
-    assert door.set("router", router, "bob", routes=routes)["routes"] == routes
-    told = door.refused("PUT", f"/routers/{router['id']}", {"router": {"external_gateway_info": None}}, "bob")
+    assert door.update("router", router, "bob", routes=routes)["routes"] == routes
+    told = door.call_error("PUT", f"/routers/{router['id']}", {"router": {"external_gateway_info": None}}, "bob")
     assert told[1] == "InvalidRoutes"
 
 
-def test_without_gateway_chassis_there_is_no_gateway(door: Door, public: dict[str, Any]):
-    door.place.model.snapshot = replace(door.snapshot, gateway_chassis=())
+def test_gateway_is_refused_without_gateway_chassis(door: NetworkFrontEnd, public: dict[str, Any]):
+    door.server.model.snapshot = replace(door.snapshot, gateway_chassis=())
     body = {"router": {"external_gateway_info": {"network_id": public["id"]}}}
-    status, _, message = door.refused("POST", "/routers", body)
+    status, _, message = door.call_error("POST", "/routers", body)
     assert (status, "ovn.gateway_chassis" in message) == (501, True)
 
 
 # Floating IPs
 
 
-def test_a_floating_ip_is_made_moved_and_freed(door: Door, public: dict[str, Any], router: dict[str, Any]):
-    [net] = door.good("GET", "/networks?name=net")["networks"]
-    first, second = (door.make("port", "bob", network_id=net["id"]) for _ in range(2))
-    made = door.make("floatingip", "bob", floating_network_id=public["id"], description="web")
+def test_floating_ip_can_be_created_moved_between_ports_and_deleted(
+    door: NetworkFrontEnd, public: dict[str, Any], router: dict[str, Any]
+):
+    [net] = door.call_ok("GET", "/networks?name=net")["networks"]
+    first, second = (door.create("port", "bob", network_id=net["id"]) for _ in range(2))
+    made = door.create("floatingip", "bob", floating_network_id=public["id"], description="web")
     assert made == {
         "id": made["id"],
         "description": "web",
@@ -262,59 +274,61 @@ def test_a_floating_ip_is_made_moved_and_freed(door: Door, public: dict[str, Any
         "dns_domain": "",
     }
     address = made["floating_ip_address"]
-    [port] = door.good("GET", "/ports?device_owner=network:floatingip")["ports"]
+    [port] = door.call_ok("GET", "/ports?device_owner=network:floatingip")["ports"]
     assert (port["status"], port["device_id"], port["project_id"]) == ("N/A", made["id"], "")
-    assert door.refused("DELETE", f"/ports/{port['id']}")[1] == "ServicePortInUse"
+    assert door.call_error("DELETE", f"/ports/{port['id']}")[1] == "ServicePortInUse"
     for target in (first, second):
         fixed = target["fixed_ips"][0]["ip_address"]
-        moved = door.set("floatingip", made, "bob", port_id=target["id"])
+        moved = door.update("floatingip", made, "bob", port_id=target["id"])
         assert (moved["port_id"], moved["fixed_ip_address"], moved["router_id"]) == (target["id"], fixed, router["id"])
-        assert door.good("GET", f"/floatingips/{made['id']}")["floatingip"]["status"] == "ACTIVE"
+        assert door.call_ok("GET", f"/floatingips/{made['id']}")["floatingip"]["status"] == "ACTIVE"
         nats = [line for line in lines(door, "NAT") if "dnat_and_snat" in line]
         assert nats == [f"NAT {made['id']} router={router['id']} dnat_and_snat {address} {fixed}"]
-    assert door.set("floatingip", made, "bob", description="x")["port_id"] == second["id"]
-    assert len(door.good("GET", f"/floatingips?port_id={second['id']}", caller="bob")["floatingips"]) == 1
-    assert door.good("GET", f"/floatingips?floating_ip_address={address}", caller="bob")["floatingips"]
-    door.good("DELETE", f"/ports/{second['id']}", caller="bob")
-    freed = door.good("GET", f"/floatingips/{made['id']}", caller="bob")["floatingip"]
+    assert door.update("floatingip", made, "bob", description="x")["port_id"] == second["id"]
+    assert len(door.call_ok("GET", f"/floatingips?port_id={second['id']}", caller="bob")["floatingips"]) == 1
+    assert door.call_ok("GET", f"/floatingips?floating_ip_address={address}", caller="bob")["floatingips"]
+    door.call_ok("DELETE", f"/ports/{second['id']}", caller="bob")
+    freed = door.call_ok("GET", f"/floatingips/{made['id']}", caller="bob")["floatingip"]
     assert (freed["port_id"], freed["router_id"], freed["status"]) == (None, None, "DOWN")
-    door.set("floatingip", made, "bob", port_id=first["id"])
-    assert door.set("floatingip", made, "bob", port_id=None)["port_id"] is None
-    door.good("DELETE", f"/floatingips/{made['id']}", caller="bob")
-    assert door.good("GET", "/ports?device_owner=network:floatingip") == {"ports": []}
-    told = door.refused("GET", f"/floatingips/{made['id']}")
+    door.update("floatingip", made, "bob", port_id=first["id"])
+    assert door.update("floatingip", made, "bob", port_id=None)["port_id"] is None
+    door.call_ok("DELETE", f"/floatingips/{made['id']}", caller="bob")
+    assert door.call_ok("GET", "/ports?device_owner=network:floatingip") == {"ports": []}
+    told = door.call_error("GET", f"/floatingips/{made['id']}")
     assert told == (404, "FloatingIPNotFound", f"Floating IP {made['id']} could not be found")
 
 
-def test_a_floating_ip_keeps_what_it_needs(door: Door, public: dict[str, Any], router: dict[str, Any]):
-    [net] = door.good("GET", "/networks?name=net")["networks"]
-    port = door.make("port", "bob", network_id=net["id"])
-    made = door.make("floatingip", "bob", floating_network_id=public["id"], port_id=port["id"])
-    told = door.refused("PUT", f"/routers/{router['id']}", {"router": {"external_gateway_info": None}})
+def test_floating_ip_in_use_keeps_its_router_gateway_and_interface(
+    door: NetworkFrontEnd, public: dict[str, Any], router: dict[str, Any]
+):
+    [net] = door.call_ok("GET", "/networks?name=net")["networks"]
+    port = door.create("port", "bob", network_id=net["id"])
+    made = door.create("floatingip", "bob", floating_network_id=public["id"], port_id=port["id"])
+    told = door.call_error("PUT", f"/routers/{router['id']}", {"router": {"external_gateway_info": None}})
     assert told[1] == "RouterExternalGatewayInUseByFloatingIp"
     body = {"subnet_id": net["subnets"][0]}
-    told = door.refused("PUT", f"/routers/{router['id']}/remove_router_interface", body)
+    told = door.call_error("PUT", f"/routers/{router['id']}/remove_router_interface", body)
     assert told[1] == "RouterInterfaceInUseByFloatingIP"
-    door.set("port", port, fixed_ips=[{"ip_address": "10.0.0.99"}])
-    assert door.good("GET", f"/floatingips/{made['id']}")["floatingip"]["port_id"] is None
+    door.update("port", port, fixed_ips=[{"ip_address": "10.0.0.99"}])
+    assert door.call_ok("GET", f"/floatingips/{made['id']}")["floatingip"]["port_id"] is None
 
 
-def test_a_floating_ip_that_cannot_be(door: Door, public: dict[str, Any], router: dict[str, Any]):
-    [net] = door.good("GET", "/networks?name=net")["networks"]
-    port = door.make("port", "bob", network_id=net["id"])
-    anns = door.make("port", "ann", network_id=door.make("network", "ann")["id"], fixed_ips=[])
-    taken = door.make("floatingip", "bob", floating_network_id=public["id"], port_id=port["id"])
-    lonely = door.make("network", "bob")
-    door.make("subnet", "bob", network_id=lonely["id"], cidr="10.9.0.0/24")
-    far = door.make("port", "bob", network_id=lonely["id"])
+def test_invalid_floating_ips_are_refused(door: NetworkFrontEnd, public: dict[str, Any], router: dict[str, Any]):
+    [net] = door.call_ok("GET", "/networks?name=net")["networks"]
+    port = door.create("port", "bob", network_id=net["id"])
+    anns = door.create("port", "ann", network_id=door.create("network", "ann")["id"], fixed_ips=[])
+    taken = door.create("floatingip", "bob", floating_network_id=public["id"], port_id=port["id"])
+    lonely = door.create("network", "bob")
+    door.create("subnet", "bob", network_id=lonely["id"], cidr="10.9.0.0/24")
+    far = door.create("port", "bob", network_id=lonely["id"])
     fixed = port["fixed_ips"][0]["ip_address"]
     cases: list[tuple[dict[str, Any], tuple[int, str, str]]] = [
         (
             {"floating_network_id": net["id"]},
             (400, "BadRequest", f"Bad floatingip request: Network {net['id']} is not a valid external network."),
         ),
-        ({"floating_network_id": NOBODY}, (404, "NetworkNotFound", f"Network {NOBODY} could not be found.")),
-        ({"port_id": NOBODY}, (404, "PortNotFound", f"Port {NOBODY} could not be found.")),
+        ({"floating_network_id": UNKNOWN_ID}, (404, "NetworkNotFound", f"Network {UNKNOWN_ID} could not be found.")),
+        ({"port_id": UNKNOWN_ID}, (404, "PortNotFound", f"Port {UNKNOWN_ID} could not be found.")),
         ({"port_id": anns["id"]}, (404, "PortNotFound", f"Port {anns['id']} could not be found.")),
         (
             {"fixed_ip_address": fixed},
@@ -336,22 +350,22 @@ def test_a_floating_ip_that_cannot_be(door: Door, public: dict[str, Any], router
     ]
     for body, told in cases:
         whole = {"floatingip": {"floating_network_id": public["id"], **body}}
-        assert door.refused("POST", "/floatingips", whole, "bob") == told
+        assert door.call_error("POST", "/floatingips", whole, "bob") == told
     body = {"floatingip": {"floating_network_id": public["id"], "port_id": port["id"]}}
-    assert door.refused("POST", "/floatingips", body, "bob")[1] == "FloatingIPPortAlreadyAssociated"
+    assert door.call_error("POST", "/floatingips", body, "bob")[1] == "FloatingIPPortAlreadyAssociated"
     address = taken["floating_ip_address"]
     body = {"floatingip": {"floating_network_id": public["id"], "floating_ip_address": address}}
-    assert door.refused("POST", "/floatingips", body)[1] == "IpAddressAlreadyAllocated"
-    assert door.refused("POST", "/floatingips", body, "bob")[:2] == (403, "PolicyNotAuthorized")
-    body = {"floatingip": {"floating_network_id": public["id"], "qos_policy_id": NOBODY}}
-    assert door.refused("POST", "/floatingips", body)[2].endswith("QoS policies are not supported.")
+    assert door.call_error("POST", "/floatingips", body)[1] == "IpAddressAlreadyAllocated"
+    assert door.call_error("POST", "/floatingips", body, "bob")[:2] == (403, "PolicyNotAuthorized")
+    body = {"floatingip": {"floating_network_id": public["id"], "qos_policy_id": UNKNOWN_ID}}
+    assert door.call_error("POST", "/floatingips", body)[2].endswith("QoS policies are not supported.")
     body = {"floatingip": {"name": "x", "floating_network_id": public["id"]}}
-    assert door.refused("POST", "/floatingips", body)[2] == "Unrecognized attribute(s) 'name'"
-    chosen = door.make("floatingip", floating_network_id=public["id"], floating_ip_address="203.0.113.77")
+    assert door.call_error("POST", "/floatingips", body)[2] == "Unrecognized attribute(s) 'name'"
+    chosen = door.create("floatingip", floating_network_id=public["id"], floating_ip_address="203.0.113.77")
     assert chosen["floating_ip_address"] == "203.0.113.77"
-    assert door.good("GET", "/floatingips", caller="ann")["floatingips"] != []
-    assert door.refused("GET", f"/floatingips/{chosen['id']}", caller="bob")[0] == 404
+    assert door.call_ok("GET", "/floatingips", caller="ann")["floatingips"] != []
+    assert door.call_error("GET", f"/floatingips/{chosen['id']}", caller="bob")[0] == 404
     ports = {"port": {"network_id": net["id"], "device_owner": "network:floatingip"}}
-    assert door.refused("POST", "/ports", ports)[2].endswith(
+    assert door.call_error("POST", "/ports", ports)[2].endswith(
         "device_owner network:floatingip is given by what it serves."
     )

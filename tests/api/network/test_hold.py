@@ -9,9 +9,9 @@ import pytest
 from fairlead.api.network.limits import ALLOCATION_POOLS, BULK, FIXED_IPS
 from fairlead.model.documents.addresses import parse_address
 from fairlead.model.documents.network import FixedIP, Port
-from fairlead.model.documents.sizes import ASSOCIATIONS
+from fairlead.model.documents.sizes import MAX_ASSOCIATIONS
 from harness.api import NOON, write_many
-from harness.front_ends.network_world import CALLERS, Door
+from harness.front_ends.network_world import CALLERS, NetworkFrontEnd
 
 PORTS = 10_000
 
@@ -20,19 +20,19 @@ def port_id(number: int) -> str:
     return f"10000000-0000-4000-8000-{number:012d}"
 
 
-class Crowd:
+class ManyNetworks:
     """A network with a subnet of each family, and ports with consecutive addresses."""
 
     def __init__(self, folder: Path) -> None:
-        self.door = Door(folder)
-        self.net = self.door.make("network", name="net")["id"]
+        self.door = NetworkFrontEnd(folder)
+        self.net = self.door.create("network", name="net")["id"]
         self.four = self._subnet(cidr="10.0.0.0/8")
         self.six = self._subnet(cidr="fd00::/64")
-        self.router = self.door.make("router")["id"]
-        self.door.run(write_many(self.door.place.model, map(self._port, range(PORTS))))
+        self.router = self.door.create("router")["id"]
+        self.door.run(write_many(self.door.server.model, map(self._port, range(PORTS))))
 
     def _subnet(self, **attributes: Any) -> str:
-        made: str = self.door.make("subnet", network_id=self.net, **attributes)["id"]
+        made: str = self.door.create("subnet", network_id=self.net, **attributes)["id"]
         return made
 
     def _port(self, number: int) -> Port:
@@ -48,28 +48,28 @@ class Crowd:
     def make(self, singular: str) -> str:
         """Create a resource and return its id, without waiting for the dataplane: ten thousand ports are still
         pending."""
-        answer = self.door.run(self.door.place.client.post(f"/v2.0/{singular}s", json={singular: {}}))
+        answer = self.door.run(self.door.server.client.post(f"/v2.0/{singular}s", json={singular: {}}))
         made: str = answer.json()[singular]["id"]
         return made
 
     def send(self, method: str, path: str, body: Any = None) -> int:
         """Send a request and return its status. `harness.hold` counts its steps."""
-        self.door.place.caller = CALLERS["admin"]
+        self.door.server.caller = CALLERS["admin"]
         options = {} if body is None else {"json": body}
-        answer = self.door.run(self.door.place.client.request(method, f"/v2.0{path}", **options))
+        answer = self.door.run(self.door.server.client.request(method, f"/v2.0{path}", **options))
         status: int = answer.status_code
         return status
 
 
 @pytest.fixture(scope="module")
-def crowd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crowd]:
-    made = Crowd(tmp_path_factory.mktemp("crowd"))
+def crowd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ManyNetworks]:
+    made = ManyNetworks(tmp_path_factory.mktemp("crowd"))
     yield made
     made.door.close()
 
 
 @pytest.mark.slow
-def test_as_many_ports_with_as_many_addresses_as_a_request_may_ask_for(crowd: Crowd):
+def test_largest_bulk_of_ports_with_all_fixed_ips_does_not_block_the_loop(crowd: ManyNetworks):
     """The largest request for ports: all addresses are in one subnet. With an invalid last port it is rejected, with no
     write."""
     port = {"network_id": crowd.net, "fixed_ips": [{"subnet_id": crowd.four}] * FIXED_IPS}
@@ -80,7 +80,7 @@ def test_as_many_ports_with_as_many_addresses_as_a_request_may_ask_for(crowd: Cr
 
 
 @pytest.mark.slow
-def test_pools_that_are_full(crowd: Crowd):
+def test_allocation_from_full_pools_does_not_block_the_loop(crowd: ManyNetworks):
     """Allocation from full pools is bounded, although each port searches every pool of every subnet."""
     net = crowd.make("network")
     for number in range(3):
@@ -95,11 +95,11 @@ def test_pools_that_are_full(crowd: Crowd):
 
 
 @pytest.mark.parametrize("plural", ["networks", "routers"])
-def test_as_many_networks_and_routers_as_a_request_may_ask_for(crowd: Crowd, plural: str):
+def test_largest_bulk_of_networks_or_routers_does_not_block_the_loop(crowd: ManyNetworks, plural: str):
     assert crowd.send("POST", f"/{plural}", {plural: [{"name": "x"}] * BULK}) == 201
 
 
-def test_as_many_subnets_as_a_request_may_ask_for(crowd: Crowd):
+def test_largest_bulk_of_subnets_does_not_block_the_loop(crowd: ManyNetworks):
     net = crowd.make("network")
     subnets = [{"network_id": net, "cidr": f"10.0.{number}.0/24"} for number in range(BULK)]
     assert crowd.send("POST", "/subnets", {"subnets": subnets}) == 201
@@ -121,21 +121,21 @@ def test_as_many_subnets_as_a_request_may_ask_for(crowd: Crowd):
         "network-ip-availabilities/{net}",
     ],
 )
-def test_lists(crowd: Crowd, query: str):
+def test_lists_with_ten_thousand_ports_do_not_block_the_loop(crowd: ManyNetworks, query: str):
     assert crowd.send("GET", f"/{query.format(net=crowd.net)}") == 200
 
 
 @pytest.mark.slow
-def test_as_many_local_ips_and_replicas_as_there_may_be(crowd: Crowd):
+def test_maximum_local_ips_and_associations_do_not_block_the_loop(crowd: ManyNetworks):
     """Local IPs at their limits, with a list of all associations of one, and the deletion of a port that is a replica
     of many."""
-    ports = [port_id(number) for number in range(1000, 1000 + ASSOCIATIONS)]
+    ports = [port_id(number) for number in range(1000, 1000 + MAX_ASSOCIATIONS)]
     monitor = {"type": "TCP", "port": 80, "delay": 60}
     made = [{"network_id": crowd.net, "health_monitor": monitor}] * BULK
     assert crowd.send("POST", "/local_ips", {"local_ips": made}) == 201
     (first, *others) = crowd.door.snapshot.local_ips
     path = f"/local_ips/{first}/port_associations"
-    for some in range(0, ASSOCIATIONS, BULK):
+    for some in range(0, MAX_ASSOCIATIONS, BULK):
         asked = [{"fixed_port_id": port} for port in ports[some : some + BULK]]
         assert crowd.send("POST", path, {"port_associations": asked}) == 201
     assert crowd.send("GET", f"{path}?sort_key=fixed_ip&sort_dir=desc") == 200
@@ -148,7 +148,7 @@ def test_as_many_local_ips_and_replicas_as_there_may_be(crowd: Crowd):
         assert crowd.send("DELETE", f"/local_ips/{each}?force=true") == 204
 
 
-def test_a_network_with_all_these_ports(crowd: Crowd):
+def test_updates_of_a_network_with_ten_thousand_ports_do_not_block_the_loop(crowd: ManyNetworks):
     path = f"/networks/{crowd.net}"
     for changed in ({"shared": True}, {"shared": False}, {"mtu": 1400}, {"router:external": True}):
         assert crowd.send("PUT", path, {"network": changed}) == 200

@@ -5,23 +5,23 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from harness.front_ends.network_world import Door
+from harness.front_ends.network_world import NetworkFrontEnd
 
 
 @pytest.fixture
-def place(door: Door) -> dict[str, Any]:
+def place(door: NetworkFrontEnd) -> dict[str, Any]:
     """Create two networks, one of them dual-stack with three ports, and a router."""
-    net = door.make("network", name="net", tags=["red", "blue"])
-    door.make("network", name="other", tags=["red"], admin_state_up=False)
-    four = door.make("subnet", name="four", network_id=net["id"], cidr="10.0.0.0/24")
-    six = door.make("subnet", name="six", network_id=net["id"], cidr="fd00::/64")
+    net = door.create("network", name="net", tags=["red", "blue"])
+    door.create("network", name="other", tags=["red"], admin_state_up=False)
+    four = door.create("subnet", name="four", network_id=net["id"], cidr="10.0.0.0/24")
+    six = door.create("subnet", name="six", network_id=net["id"], cidr="fd00::/64")
     for number, name in enumerate(("a", "b", "c"), 11):
         fixed = [{"ip_address": f"10.0.0.{number}"}, {"ip_address": f"fd00::{number}"}]
         mac = f"fa:16:3e:00:00:{number}"
         bound = {"binding:host_id": f"node{number}"}
-        door.make("port", name=name, network_id=net["id"], fixed_ips=fixed, mac_address=mac, device_id=name, **bound)
-    router = door.make("router", name="r")
-    door.good("PUT", f"/routers/{router['id']}/add_router_interface", {"subnet_id": four["id"]})
+        door.create("port", name=name, network_id=net["id"], fixed_ips=fixed, mac_address=mac, device_id=name, **bound)
+    router = door.create("router", name="r")
+    door.call_ok("PUT", f"/routers/{router['id']}/add_router_interface", {"subnet_id": four["id"]})
     return {"net": net["id"], "four": four["id"], "six": six["id"], "router": router["id"]}
 
 
@@ -63,9 +63,11 @@ def place(door: Door) -> dict[str, Any]:
         ("routers?name=r&admin_state_up=True", ["r"]),
     ],
 )
-def test_filters(door: Door, place: dict[str, Any], query: str, expected: list[str]):
+def test_list_filters_select_the_matching_resources(
+    door: NetworkFrontEnd, place: dict[str, Any], query: str, expected: list[str]
+):
     plural = query.partition("?")[0]
-    found = door.good("GET", f"/{query.format(**place)}")[plural]
+    found = door.call_ok("GET", f"/{query.format(**place)}")[plural]
     assert [item["name"] for item in found] == expected
 
 
@@ -86,21 +88,21 @@ def test_filters(door: Door, place: dict[str, Any], query: str, expected: list[s
         ),
     ],
 )
-def test_queries_that_cannot_be(door: Door, query: str, message: str):
-    status, _, told = door.refused("GET", f"/ports?{query}")
+def test_invalid_queries_are_refused(door: NetworkFrontEnd, query: str, message: str):
+    status, _, told = door.call_error("GET", f"/ports?{query}")
     assert (status, told) == (400, message)
 
 
-def test_fields_cut_an_answer(door: Door, place: dict[str, Any]):
+def test_fields_query_limits_the_attributes_of_a_response(door: NetworkFrontEnd, place: dict[str, Any]):
     expected = {"id": place["net"], "name": "net"}
-    assert door.good("GET", "/networks?name=net&fields=id&fields=name") == {"networks": [expected]}
-    assert door.good("GET", f"/networks/{place['net']}?fields=id&fields=name") == {"network": expected}
+    assert door.call_ok("GET", "/networks?name=net&fields=id&fields=name") == {"networks": [expected]}
+    assert door.call_ok("GET", f"/networks/{place['net']}?fields=id&fields=name") == {"network": expected}
 
 
 @pytest.mark.usefixtures("place")
-def test_pages_lead_to_each_other(door: Door):
+def test_page_links_lead_to_the_next_and_previous_page(door: NetworkFrontEnd):
     def names(path: str) -> tuple[list[str], dict[str, str]]:
-        body = door.good("GET", path)
+        body = door.call_ok("GET", path)
         links = {
             link["rel"]: link["href"].removeprefix("http://door/network/v2.0") for link in body.get("ports_links", [])
         }
@@ -114,20 +116,20 @@ def test_pages_lead_to_each_other(door: Door):
     assert names(links["previous"])[0] == first
 
 
-def test_tags(door: Door, place: dict[str, Any]):
+def test_tags_can_be_replaced_added_checked_and_removed(door: NetworkFrontEnd, place: dict[str, Any]):
     for plural, key in (("networks", "net"), ("subnets", "four"), ("routers", "router")):
         path = f"/{plural}/{place[key]}/tags"
-        assert door.good("PUT", path, {"tags": ["b", "a/c"]}) == {"tags": ["a/c", "b"]}
+        assert door.call_ok("PUT", path, {"tags": ["b", "a/c"]}) == {"tags": ["a/c", "b"]}
         assert door.call("PUT", f"{path}/new") == (201, None)
         assert door.call("POST", path, {"tags": ["more", "b"]}) == (201, {"tags": ["a/c", "b", "more", "new"]})
         assert door.call("GET", f"{path}/b") == (204, None)
         assert door.call("DELETE", f"{path}/a%2Fc") == (204, None)
         gone = (404, "TagNotFound", "Tag a/c could not be found.")
-        assert door.refused("GET", f"{path}/a/c") == gone
-        assert door.refused("DELETE", f"{path}/a/c") == gone
-        assert door.good("GET", path) == {"tags": ["b", "more", "new"]}
+        assert door.call_error("GET", f"{path}/a/c") == gone
+        assert door.call_error("DELETE", f"{path}/a/c") == gone
+        assert door.call_ok("GET", path) == {"tags": ["b", "more", "new"]}
         assert door.call("DELETE", path) == (204, None)
-        assert door.good("GET", path) == {"tags": []}
+        assert door.call_ok("GET", path) == {"tags": []}
 
 
 @pytest.mark.parametrize(
@@ -140,12 +142,12 @@ def test_tags(door: Door, place: dict[str, Any]):
         ({"tags": [str(n) for n in range(101)]}, "there are 101 items, and at most 100 are allowed"),
     ],
 )
-def test_tags_that_cannot_be(door: Door, place: dict[str, Any], body: Any, message: str):
-    told = door.refused("PUT", f"/networks/{place['net']}/tags", body)
+def test_invalid_tags_are_refused(door: NetworkFrontEnd, place: dict[str, Any], body: Any, message: str):
+    told = door.call_error("PUT", f"/networks/{place['net']}/tags", body)
     assert told == (400, "InvalidInput", f"Invalid input for operation: {message}.")
 
 
-def test_a_write_can_ask_for_a_revision(door: Door, place: dict[str, Any]):
+def test_write_with_a_stale_if_match_revision_is_refused(door: NetworkFrontEnd, place: dict[str, Any]):
     path = f"/v2.0/networks/{place['net']}"
     current = door.send("GET", path).json()["network"]["revision_number"]
     body = {"network": {"name": "new"}}
@@ -162,28 +164,28 @@ def test_a_write_can_ask_for_a_revision(door: Door, place: dict[str, Any]):
     assert door.send("PUT", path, json=body, headers={"if-match": f"revision_number={current}"}).status_code == 200
 
 
-def test_discovery(door: Door):
+def test_discovery_lists_the_version_and_extensions(door: NetworkFrontEnd):
     version = {"id": "v2.0", "status": "CURRENT", "links": [{"rel": "self", "href": "http://door/network/v2.0/"}]}
     assert door.send("GET", "/").json() == {"versions": [version]}
     for path in ("/v2.0", "/v2.0/"):
         assert door.send("GET", path).json()["version"] == version
-    extensions = door.good("GET", "/extensions")["extensions"]
+    extensions = door.call_ok("GET", "/extensions")["extensions"]
     assert {"router", "extraroute", "standard-attr-tag"} <= {item["alias"] for item in extensions}
-    assert door.good("GET", "/extensions/router")["extension"]["name"] == "Neutron L3 Router"
-    assert door.refused("GET", "/extensions/bgp") == (404, "HTTPNotFound", "Extension with alias bgp does not exist")
+    assert door.call_ok("GET", "/extensions/router")["extension"]["name"] == "Neutron L3 Router"
+    assert door.call_error("GET", "/extensions/bgp") == (404, "HTTPNotFound", "Extension with alias bgp does not exist")
 
 
-def test_what_is_not_here_is_an_empty_list(door: Door):
-    assert door.good("GET", "/security-groups?name=x") == {"security_groups": []}
-    assert door.good("GET", "/qos/policies") == {"policies": []}
-    assert door.good("GET", "/agents") == {"agents": []}
-    assert door.refused("GET", "/agents/x")[:2] == (404, "HTTPNotFound")
-    assert door.refused("POST", "/network-ip-availabilities", {}) == (
+def test_unsupported_resources_are_empty_lists(door: NetworkFrontEnd):
+    assert door.call_ok("GET", "/security-groups?name=x") == {"security_groups": []}
+    assert door.call_ok("GET", "/qos/policies") == {"policies": []}
+    assert door.call_ok("GET", "/agents") == {"agents": []}
+    assert door.call_error("GET", "/agents/x")[:2] == (404, "HTTPNotFound")
+    assert door.call_error("POST", "/network-ip-availabilities", {}) == (
         405,
         "HTTPMethodNotAllowed",
         "The method POST is not allowed for this resource.",
     )
-    assert door.refused("GET", "/bogus") == (404, "HTTPNotFound", "The resource could not be found.")
+    assert door.call_error("GET", "/bogus") == (404, "HTTPNotFound", "The resource could not be found.")
 
 
 @pytest.mark.parametrize(
@@ -199,12 +201,12 @@ def test_what_is_not_here_is_an_empty_list(door: Door):
         ("segments", "segments"),
     ],
 )
-def test_what_is_not_here_is_refused_by_name(door: Door, path: str, words: str):
-    status, kind, message = door.refused("POST", f"/{path}", {"anything": {"name": "x"}})
+def test_create_of_an_unsupported_resource_is_refused_by_name(door: NetworkFrontEnd, path: str, words: str):
+    status, kind, message = door.call_error("POST", f"/{path}", {"anything": {"name": "x"}})
     assert (status, kind) == (501, "HTTPNotImplemented")
     assert message.startswith(f"This is not supported: {words}")
     for method in ("PUT", "DELETE"):
-        assert door.refused(method, f"/{path}/x", {} if method == "PUT" else None)[0] == 404
+        assert door.call_error(method, f"/{path}/x", {} if method == "PUT" else None)[0] == 404
 
 
 @pytest.mark.parametrize(
@@ -227,19 +229,19 @@ def test_what_is_not_here_is_refused_by_name(door: Door, path: str, words: str):
         ("floatingips", "qos_policy_id", "x", "QoS policies are not supported"),
     ],
 )
-def test_an_attribute_of_what_is_not_here_is_refused_by_name(
-    door: Door, place: dict[str, Any], plural: str, attribute: str, value: object, words: str
+def test_attribute_of_an_unsupported_extension_is_refused_by_name(
+    door: NetworkFrontEnd, place: dict[str, Any], plural: str, attribute: str, value: object, words: str
 ):
     needs = {"subnets": {"network_id": place["net"]}, "ports": {"network_id": place["net"]}}
     needs["floatingips"] = {"floating_network_id": place["net"]}
     body = {plural.removesuffix("s"): {**needs.get(plural, {}), attribute: value}}
     told = (400, "HTTPBadRequest", f"Invalid input for {attribute}. Reason: {words}.")
-    assert door.refused("POST", f"/{plural}", body) == told
+    assert door.call_error("POST", f"/{plural}", body) == told
 
 
-def test_what_an_attribute_is_without_its_extension_may_be_said(door: Door):
+def test_default_value_of_an_unsupported_extension_is_accepted(door: NetworkFrontEnd):
     """Default values of extensions that are not offered are accepted and not shown."""
-    net = door.make("network", dns_domain="", vlan_transparent=False)
+    net = door.create("network", dns_domain="", vlan_transparent=False)
     assert {"dns_domain", "vlan_transparent", "segments"} & net.keys() == set()
-    port = door.make("port", network_id=net["id"], dns_name="", numa_affinity_policy=None)
+    port = door.create("port", network_id=net["id"], dns_name="", numa_affinity_policy=None)
     assert {"dns_name", "numa_affinity_policy"} & port.keys() == set()

@@ -5,24 +5,24 @@ from typing import Any
 import pytest
 
 from fairlead.api.network import limits
-from fairlead.changes.subnets import MOST_SUBNETS
-from harness.front_ends.network_world import Door
+from fairlead.changes.subnets import MAX_SUBNETS
+from harness.front_ends.network_world import NetworkFrontEnd
 
-NOBODY = "99999999-0000-4000-8000-000000000009"
-
-
-@pytest.fixture
-def net(door: Door) -> dict[str, Any]:
-    return door.make("network", name="net")
+UNKNOWN_ID = "99999999-0000-4000-8000-000000000009"
 
 
 @pytest.fixture
-def subnet(door: Door, net: dict[str, Any]) -> dict[str, Any]:
-    return door.make("subnet", name="four", network_id=net["id"], cidr="10.0.0.0/24", ip_version=4)
+def net(door: NetworkFrontEnd) -> dict[str, Any]:
+    return door.create("network", name="net")
 
 
-def test_a_network_says_all_that_clients_show(door: Door):
-    made = door.make("network", name="net", description="of mine", tags=["b", "a"], mtu=1500)
+@pytest.fixture
+def subnet(door: NetworkFrontEnd, net: dict[str, Any]) -> dict[str, Any]:
+    return door.create("subnet", name="four", network_id=net["id"], cidr="10.0.0.0/24", ip_version=4)
+
+
+def test_network_response_has_every_attribute_that_clients_show(door: NetworkFrontEnd):
+    made = door.create("network", name="net", description="of mine", tags=["b", "a"], mtu=1500)
     assert made == {
         "id": made["id"],
         "name": "net",
@@ -50,18 +50,18 @@ def test_a_network_says_all_that_clients_show(door: Door):
         "availability_zone_hints": [],
         "availability_zones": [],
     }
-    assert door.good("GET", f"/networks/{made['id']}") == {"network": {**made, "status": "ACTIVE"}}
+    assert door.call_ok("GET", f"/networks/{made['id']}") == {"network": {**made, "status": "ACTIVE"}}
 
 
-def test_the_mtu_is_the_houses_unless_it_is_said(door: Door, net: dict[str, Any]):
+def test_network_mtu_defaults_to_the_configured_mtu(door: NetworkFrontEnd, net: dict[str, Any]):
     assert net["mtu"] == 1442
-    assert door.set("network", net, mtu=9000)["mtu"] == 9000
-    assert door.set("network", net, mtu=None)["mtu"] == 1442
+    assert door.update("network", net, mtu=9000)["mtu"] == 9000
+    assert door.update("network", net, mtu=None)["mtu"] == 1442
 
 
-def test_what_is_the_same_is_not_written_again(door: Door, net: dict[str, Any]):
+def test_update_without_a_change_writes_nothing(door: NetworkFrontEnd, net: dict[str, Any]):
     before = door.snapshot
-    assert door.set("network", net, name="net", admin_state_up=True)["revision_number"] == 1
+    assert door.update("network", net, name="net", admin_state_up=True)["revision_number"] == 1
     assert door.snapshot is before
 
 
@@ -70,7 +70,7 @@ def test_what_is_the_same_is_not_written_again(door: Door, net: dict[str, Any]):
     [
         ({"bogus": 1}, "Unrecognized attribute(s) 'bogus'"),
         ({"b": 1, "a": 1}, "Unrecognized attribute(s) 'a, b'"),
-        ({"id": NOBODY}, "Attribute 'id' not allowed in POST"),
+        ({"id": UNKNOWN_ID}, "Attribute 'id' not allowed in POST"),
         ({"status": "ACTIVE"}, "Attribute 'status' not allowed in POST"),
         ({"name": 5}, "Invalid input for name. Reason: '5' is not a valid string."),
         ({"name": None}, "Invalid input for name. Reason: A value is required."),
@@ -92,14 +92,14 @@ def test_what_is_the_same_is_not_written_again(door: Door, net: dict[str, Any]):
             {"is_default": True},
             "Invalid input for is_default. Reason: a default external network is not supported.",
         ),
-        ({"qos_policy_id": NOBODY}, "Invalid input for qos_policy_id. Reason: QoS policies are not supported."),
+        ({"qos_policy_id": UNKNOWN_ID}, "Invalid input for qos_policy_id. Reason: QoS policies are not supported."),
         ({"tags": ["a", "a"]}, "Invalid input for tags. Reason: Duplicate items in the list: 'a'."),
         ({"tags": "a"}, "Invalid input for tags. Reason: 'a' is not a list."),
         ({"project_id": "one", "tenant_id": "two"}, "'project_id' and 'tenant_id' do not match"),
     ],
 )
-def test_a_network_that_cannot_be(door: Door, attributes: dict[str, Any], message: str):
-    assert door.refused("POST", "/networks", {"network": attributes}) == (400, "HTTPBadRequest", message)
+def test_invalid_networks_are_refused(door: NetworkFrontEnd, attributes: dict[str, Any], message: str):
+    assert door.call_error("POST", "/networks", {"network": attributes}) == (400, "HTTPBadRequest", message)
 
 
 @pytest.mark.parametrize(
@@ -118,62 +118,70 @@ def test_a_network_that_cannot_be(door: Door, attributes: dict[str, Any], messag
         (b'{"network": {"name": "\\ud800"}}', "MalformedRequestBody"),
     ],
 )
-def test_a_body_that_is_none(door: Door, content: bytes, error: str):
+def test_malformed_body_is_refused_and_writes_nothing(door: NetworkFrontEnd, content: bytes, error: str):
     before = door.snapshot
     answer = door.send("POST", "/v2.0/networks", content=content)
     assert (answer.status_code, answer.json()["NeutronError"]["type"]) == (400, error)
     assert door.snapshot is before
 
 
-def test_a_body_that_is_too_large(door: Door):
+def test_too_large_body_is_refused_with_413(door: NetworkFrontEnd):
     answer = door.send("POST", "/v2.0/networks", content=b" " * (4 * 2**20 + 1))
     assert (answer.status_code, answer.json()["NeutronError"]["type"]) == (413, "RequestTooLarge")
 
 
-def test_read_only_attributes_cannot_be_set(door: Door, net: dict[str, Any]):
+def test_read_only_attributes_cannot_be_set(door: NetworkFrontEnd, net: dict[str, Any]):
     for name in ("id", "status", "subnets", "tags", "project_id", "revision_number"):
-        told = door.refused("PUT", f"/networks/{net['id']}", {"network": {name: "x"}})
+        told = door.call_error("PUT", f"/networks/{net['id']}", {"network": {name: "x"}})
         assert told == (400, "HTTPBadRequest", f"Cannot update read-only attribute {name}")
 
 
 @pytest.mark.parametrize("plural", ["networks", "subnets", "ports", "routers"])
-@pytest.mark.parametrize("key", [NOBODY, "web"])
-def test_who_is_not_there(door: Door, plural: str, key: str):
+@pytest.mark.parametrize("key", [UNKNOWN_ID, "web"])
+def test_unknown_ids_and_names_are_reported_as_not_found(door: NetworkFrontEnd, plural: str, key: str):
     """A name in the path is reported as not found, so clients continue with a lookup by name."""
     name = plural.removesuffix("s").capitalize()
     stop = "" if plural == "routers" else "."
     expected = (404, f"{name}NotFound", f"{name} {key} could not be found{stop}")
     for method, body in (("GET", None), ("DELETE", None), ("PUT", {plural.removesuffix("s"): {"name": "x"}})):
-        assert door.refused(method, f"/{plural}/{key}", body) == expected
-    assert door.refused("GET", f"/{plural}?marker={NOBODY}") == (404, expected[1], expected[2].replace(key, NOBODY))
+        assert door.call_error(method, f"/{plural}/{key}", body) == expected
+    assert door.call_error("GET", f"/{plural}?marker={UNKNOWN_ID}") == (
+        404,
+        expected[1],
+        expected[2].replace(key, UNKNOWN_ID),
+    )
 
 
-def test_several_networks_are_made_together_or_not_at_all(door: Door):
-    made = door.good("POST", "/networks", {"networks": [{"name": "a"}, {"network": {"name": "b"}}]})["networks"]
+def test_bulk_create_of_networks_is_atomic(door: NetworkFrontEnd):
+    made = door.call_ok("POST", "/networks", {"networks": [{"name": "a"}, {"network": {"name": "b"}}]})["networks"]
     assert [item["name"] for item in made] == ["a", "b"]
     assert len({item["revision_number"] for item in made}) == 1
-    assert door.refused("POST", "/networks", {"networks": [{"name": "c"}, {"mtu": 1}]})[0] == 400
+    assert door.call_error("POST", "/networks", {"networks": [{"name": "c"}, {"mtu": 1}]})[0] == 400
     many = [{"name": "x"}] * (limits.BULK + 1)
-    assert door.refused("POST", "/networks", {"networks": many})[2] == (
+    assert door.call_error("POST", "/networks", {"networks": many})[2] == (
         "Invalid input for operation: one request creates at most 100 networks."
     )
 
 
-def test_a_network_goes_with_its_subnets_but_not_with_ports(door: Door, net: dict[str, Any], subnet: dict[str, Any]):
-    port = door.make("port", network_id=net["id"])
-    assert door.refused("DELETE", f"/networks/{net['id']}") == (
+def test_network_is_deleted_with_its_subnets_but_not_while_ports_exist(
+    door: NetworkFrontEnd, net: dict[str, Any], subnet: dict[str, Any]
+):
+    port = door.create("port", network_id=net["id"])
+    assert door.call_error("DELETE", f"/networks/{net['id']}") == (
         409,
         "NetworkInUse",
         f"Unable to complete operation on network {net['id']}. There are one or more ports still in use on the "
         "network.",
     )
-    door.good("DELETE", f"/ports/{port['id']}")
+    door.call_ok("DELETE", f"/ports/{port['id']}")
     assert door.call("DELETE", f"/networks/{net['id']}") == (204, None)
-    assert door.good("GET", "/subnets") == {"subnets": []}
-    assert door.place.driver.rows == {}
+    assert door.call_ok("GET", "/subnets") == {"subnets": []}
+    assert door.server.driver.rows == {}
 
 
-def test_a_subnet_says_all_that_clients_show(door: Door, net: dict[str, Any], subnet: dict[str, Any]):
+def test_subnet_response_has_every_attribute_that_clients_show(
+    door: NetworkFrontEnd, net: dict[str, Any], subnet: dict[str, Any]
+):
     assert subnet == {
         "id": subnet["id"],
         "name": "four",
@@ -199,7 +207,7 @@ def test_a_subnet_says_all_that_clients_show(door: Door, net: dict[str, Any], su
         "segment_id": None,
         "service_types": [],
     }
-    assert door.good("GET", f"/networks/{net['id']}")["network"]["subnets"] == [subnet["id"]]
+    assert door.call_ok("GET", f"/networks/{net['id']}")["network"]["subnets"] == [subnet["id"]]
 
 
 @pytest.mark.parametrize(
@@ -254,10 +262,12 @@ def test_a_subnet_says_all_that_clients_show(door: Door, net: dict[str, Any], su
         ),
     ],
 )
-def test_a_subnet_that_can_be(door: Door, net: dict[str, Any], attributes: dict[str, Any], expected: dict[str, Any]):
-    made = door.make("subnet", network_id=net["id"], **attributes)
+def test_valid_subnets_are_created_with_derived_defaults(
+    door: NetworkFrontEnd, net: dict[str, Any], attributes: dict[str, Any], expected: dict[str, Any]
+):
+    made = door.create("subnet", network_id=net["id"], **attributes)
     assert {name: made[name] for name in expected} == expected
-    assert door.good("GET", f"/subnets/{made['id']}") == {"subnet": made}
+    assert door.call_ok("GET", f"/subnets/{made['id']}") == {"subnet": made}
 
 
 V4, V6 = {"cidr": "10.9.0.0/24"}, {"cidr": "fd00::/64"}
@@ -371,7 +381,7 @@ V4, V6 = {"cidr": "10.9.0.0/24"}, {"cidr": "fd00::/64"}
             "enable_dhcp is set to False.",
         ),
         (
-            {**V4, "subnetpool_id": NOBODY},
+            {**V4, "subnetpool_id": UNKNOWN_ID},
             "HTTPBadRequest: Invalid input for subnetpool_id. Reason: subnet pools are not supported; give a cidr.",
         ),
         (
@@ -382,111 +392,117 @@ V4, V6 = {"cidr": "10.9.0.0/24"}, {"cidr": "fd00::/64"}
     ],
 )
 @pytest.mark.usefixtures("subnet")
-def test_a_subnet_that_cannot_be(door: Door, net: dict[str, Any], attributes: dict[str, Any], error: str):
-    status, kind, message = door.refused("POST", "/subnets", {"subnet": {"network_id": net["id"], **attributes}})
+def test_invalid_subnets_are_refused(
+    door: NetworkFrontEnd, net: dict[str, Any], attributes: dict[str, Any], error: str
+):
+    status, kind, message = door.call_error("POST", "/subnets", {"subnet": {"network_id": net["id"], **attributes}})
     told = f"{kind}: {message.replace(net['id'], 'NET')}"
     assert (told if status == 400 else f"{status} {told}") == error
 
 
-def test_a_subnet_needs_a_network(door: Door):
-    assert door.refused("POST", "/subnets", {"subnet": {"cidr": "10.0.0.0/24"}}) == (
+def test_a_subnet_needs_a_network(door: NetworkFrontEnd):
+    assert door.call_error("POST", "/subnets", {"subnet": {"cidr": "10.0.0.0/24"}}) == (
         400,
         "HTTPBadRequest",
         "Failed to parse request. Required attribute 'network_id' not specified",
     )
-    assert door.refused("POST", "/subnets", {"subnet": {"cidr": "10.0.0.0/24", "network_id": "net"}})[2] == (
+    assert door.call_error("POST", "/subnets", {"subnet": {"cidr": "10.0.0.0/24", "network_id": "net"}})[2] == (
         "Invalid input for network_id. Reason: 'net' is not a valid UUID."
     )
-    assert door.refused("POST", "/subnets", {"subnet": {"cidr": "10.0.0.0/24", "network_id": NOBODY}}) == (
+    assert door.call_error("POST", "/subnets", {"subnet": {"cidr": "10.0.0.0/24", "network_id": UNKNOWN_ID}}) == (
         404,
         "NetworkNotFound",
-        f"Network {NOBODY} could not be found.",
+        f"Network {UNKNOWN_ID} could not be found.",
     )
 
 
-def test_ipv6_asks_for_an_mtu(door: Door, net: dict[str, Any]):
-    door.set("network", net, mtu=1200)
+def test_ipv6_subnet_requires_an_mtu_of_at_least_1280(door: NetworkFrontEnd, net: dict[str, Any]):
+    door.update("network", net, mtu=1200)
     refused = (409, "NetworkMTUSubnetConflict", f"MTU of {net['id']} is not valid, subnet requires a minimum of 1280")
-    assert door.refused("POST", "/subnets", {"subnet": {"network_id": net["id"], **V6}}) == refused
-    door.set("network", net, mtu=1280)
-    door.make("subnet", network_id=net["id"], **V6)
-    assert door.refused("PUT", f"/networks/{net['id']}", {"network": {"mtu": 1279}}) == refused
+    assert door.call_error("POST", "/subnets", {"subnet": {"network_id": net["id"], **V6}}) == refused
+    door.update("network", net, mtu=1280)
+    door.create("subnet", network_id=net["id"], **V6)
+    assert door.call_error("PUT", f"/networks/{net['id']}", {"network": {"mtu": 1279}}) == refused
 
 
-def test_a_network_has_only_so_many_subnets(door: Door, net: dict[str, Any]):
-    subnets = [{"network_id": net["id"], "cidr": f"10.{n}.0.0/24"} for n in range(MOST_SUBNETS)]
-    for first in range(0, MOST_SUBNETS, limits.BULK):
-        door.good("POST", "/subnets", {"subnets": subnets[first : first + limits.BULK]})
-    told = door.refused("POST", "/subnets", {"subnet": {"network_id": net["id"], "cidr": "10.0.1.0/24"}})
+def test_number_of_subnets_per_network_is_limited(door: NetworkFrontEnd, net: dict[str, Any]):
+    subnets = [{"network_id": net["id"], "cidr": f"10.{n}.0.0/24"} for n in range(MAX_SUBNETS)]
+    for first in range(0, MAX_SUBNETS, limits.BULK):
+        door.call_ok("POST", "/subnets", {"subnets": subnets[first : first + limits.BULK]})
+    told = door.call_error("POST", "/subnets", {"subnet": {"network_id": net["id"], "cidr": "10.0.1.0/24"}})
     assert told == (400, "InvalidInput", "Invalid input for operation: a network has at most 256 subnets.")
 
 
-def test_a_subnet_changes(door: Door, subnet: dict[str, Any]):
-    changed = door.set("subnet", subnet, name="new", dns_nameservers=["1.1.1.1"], enable_dhcp=False, gateway_ip=None)
+def test_subnet_can_be_updated_except_its_cidr(door: NetworkFrontEnd, subnet: dict[str, Any]):
+    changed = door.update("subnet", subnet, name="new", dns_nameservers=["1.1.1.1"], enable_dhcp=False, gateway_ip=None)
     expected = {"name": "new", "dns_nameservers": ["1.1.1.1"], "enable_dhcp": False, "gateway_ip": None}
     assert {name: changed[name] for name in expected} == expected
     pools = [{"start": "10.0.0.1", "end": "10.0.0.20"}]
-    assert door.set("subnet", subnet, allocation_pools=pools)["allocation_pools"] == pools
-    assert door.refused("PUT", f"/subnets/{subnet['id']}", {"subnet": {"gateway_ip": "10.0.0.5"}})[1] == (
+    assert door.update("subnet", subnet, allocation_pools=pools)["allocation_pools"] == pools
+    assert door.call_error("PUT", f"/subnets/{subnet['id']}", {"subnet": {"gateway_ip": "10.0.0.5"}})[1] == (
         "GatewayConflictWithAllocationPools"
     )
-    assert door.refused("PUT", f"/subnets/{subnet['id']}", {"subnet": {"cidr": "10.1.0.0/24"}})[2] == (
+    assert door.call_error("PUT", f"/subnets/{subnet['id']}", {"subnet": {"cidr": "10.1.0.0/24"}})[2] == (
         "Cannot update read-only attribute cidr"
     )
 
 
-def test_a_subnet_goes_when_no_port_has_an_address_of_it(door: Door, net: dict[str, Any], subnet: dict[str, Any]):
-    port = door.make("port", network_id=net["id"])
-    assert door.refused("DELETE", f"/subnets/{subnet['id']}") == (
+def test_subnet_with_allocated_addresses_cannot_be_deleted(
+    door: NetworkFrontEnd, net: dict[str, Any], subnet: dict[str, Any]
+):
+    port = door.create("port", network_id=net["id"])
+    assert door.call_error("DELETE", f"/subnets/{subnet['id']}") == (
         409,
         "SubnetInUse",
         f"Unable to complete operation on subnet {subnet['id']}: One or more ports have an IP allocation from this "
         "subnet.",
     )
-    door.good("DELETE", f"/ports/{port['id']}")
+    door.call_ok("DELETE", f"/ports/{port['id']}")
     assert door.call("DELETE", f"/subnets/{subnet['id']}") == (204, None)
-    assert door.good("GET", f"/networks/{net['id']}")["network"]["subnets"] == []
+    assert door.call_ok("GET", f"/networks/{net['id']}")["network"]["subnets"] == []
 
 
-def test_a_routers_gateway_stays(door: Door, subnet: dict[str, Any]):
-    router = door.make("router")
-    added = door.good("PUT", f"/routers/{router['id']}/add_router_interface", {"subnet_id": subnet["id"]})
+def test_subnet_gateway_in_use_by_a_router_cannot_be_changed(door: NetworkFrontEnd, subnet: dict[str, Any]):
+    router = door.create("router")
+    added = door.call_ok("PUT", f"/routers/{router['id']}/add_router_interface", {"subnet_id": subnet["id"]})
     for gateway in (None, "10.0.0.9"):
         body = {"subnet": {"gateway_ip": gateway, "allocation_pools": [{"start": "10.0.0.20", "end": "10.0.0.30"}]}}
-        assert door.refused("PUT", f"/subnets/{subnet['id']}", body) == (
+        assert door.call_error("PUT", f"/subnets/{subnet['id']}", body) == (
             409,
             "GatewayIpInUse",
             f"Current gateway ip 10.0.0.1 already in use by port {added['port_id']}. Unable to update.",
         )
 
 
-def test_addresses_are_counted(door: Door, net: dict[str, Any], subnet: dict[str, Any]):
-    door.make("port", network_id=net["id"])
-    (found,) = door.good("GET", "/network-ip-availabilities")["network_ip_availabilities"]
+def test_ip_availability_counts_total_and_used_addresses(
+    door: NetworkFrontEnd, net: dict[str, Any], subnet: dict[str, Any]
+):
+    door.create("port", network_id=net["id"])
+    (found,) = door.call_ok("GET", "/network-ip-availabilities")["network_ip_availabilities"]
     assert (found["total_ips"], found["used_ips"]) == (253, 1)
-    shown = door.good("GET", f"/network-ip-availabilities/{net['id']}")
+    shown = door.call_ok("GET", f"/network-ip-availabilities/{net['id']}")
     assert shown == {"network_ip_availability": found}
 
 
-def test_port_security_of_a_network_is_that_of_its_new_ports(door: Door):
-    net = door.make("network", port_security_enabled=False)
+def test_new_ports_inherit_port_security_from_their_network(door: NetworkFrontEnd):
+    net = door.create("network", port_security_enabled=False)
     assert net["port_security_enabled"] is False
-    old = door.make("port", network_id=net["id"])
+    old = door.create("port", network_id=net["id"])
     assert old["port_security_enabled"] is False
-    assert door.make("port", network_id=net["id"], port_security_enabled=True)["port_security_enabled"] is True
-    assert door.set("network", net, port_security_enabled=True)["port_security_enabled"] is True
-    assert door.make("port", network_id=net["id"])["port_security_enabled"] is True
-    assert door.good("GET", f"/ports/{old['id']}")["port"]["port_security_enabled"] is False
-    assert door.good("GET", "/networks?port_security_enabled=False") == {"networks": []}
+    assert door.create("port", network_id=net["id"], port_security_enabled=True)["port_security_enabled"] is True
+    assert door.update("network", net, port_security_enabled=True)["port_security_enabled"] is True
+    assert door.create("port", network_id=net["id"])["port_security_enabled"] is True
+    assert door.call_ok("GET", f"/ports/{old['id']}")["port"]["port_security_enabled"] is False
+    assert door.call_ok("GET", "/networks?port_security_enabled=False") == {"networks": []}
 
 
 VLAN = {"provider:network_type": "vlan", "provider:physical_network": "physnet", "provider:segmentation_id": 7}
 
 
-def test_one_segment_is_the_same_as_provider_attributes(door: Door):
-    made = door.make("network", segments=[VLAN], **{"router:external": True})
+def test_one_segment_is_the_same_as_provider_attributes(door: NetworkFrontEnd):
+    made = door.create("network", segments=[VLAN], **{"router:external": True})
     assert {name: made[name] for name in VLAN} == VLAN
-    assert door.make("network", segments=[])["provider:network_type"] is None
+    assert door.create("network", segments=[])["provider:network_type"] is None
     for segments, attributes, told in (
         (
             [VLAN, VLAN],
@@ -506,10 +522,10 @@ def test_one_segment_is_the_same_as_provider_attributes(door: Door):
              "'4094'."),
         ),
     ):  # fmt: skip
-        assert door.refused("POST", "/networks", {"network": {"segments": segments, **attributes}}) == told
+        assert door.call_error("POST", "/networks", {"network": {"segments": segments, **attributes}}) == told
     told = (
         403,
         "PolicyNotAuthorized",
         "(rule:create_network and (rule:create_network:segments)) is disallowed by policy",
     )
-    assert door.refused("POST", "/networks", {"network": {"segments": [VLAN]}}, "ann") == told
+    assert door.call_error("POST", "/networks", {"network": {"segments": [VLAN]}}, "ann") == told

@@ -7,12 +7,18 @@ import pytest
 
 from fairlead.model.documents.addresses import parse_address, parse_network
 from fairlead.model.documents.network import ExternalGateway, FixedIP, PortUse, Subnet
-from fairlead.model.documents.unmanaged import ForeignFloatingIP, ForeignNetwork, ForeignPort, ForeignRouter, Writer
-from fairlead.model.registry.facts import FOREIGN
+from fairlead.model.documents.unmanaged import (
+    UnmanagedFloatingIP,
+    UnmanagedNetwork,
+    UnmanagedPort,
+    UnmanagedRouter,
+    Writer,
+)
+from fairlead.model.registry.facts import UNMANAGED
 from fairlead.model.registry.kinds import owner_of
-from harness.front_ends.network_world import Door
+from harness.front_ends.network_world import NetworkFrontEnd
 
-NET, OUTSIDE, SUBNET, ABROAD = (f"{number:08d}-aaaa-4aaa-8aaa-aaaaaaaaaaaa" for number in range(4))
+NET, OUTSIDE, SUBNET, UNROUTED = (f"{number:08d}-aaaa-4aaa-8aaa-aaaaaaaaaaaa" for number in range(4))
 MACHINE, INTERFACE, GATEWAY, ROUTER, FLOATING = (f"{number:08d}-bbbb-4bbb-8bbb-bbbbbbbbbbbb" for number in range(5))
 THEIRS: dict[str, Any] = {
     "project_id": "one",
@@ -28,8 +34,8 @@ def subnet(identity: str, cidr: str) -> Subnet:
     return Subnet(id=identity, cidr=network, gateway=network[1], allocation_pools=(), **OURS)
 
 
-def port(identity: str, network_id: str, subnet_id: str, address: str, use: PortUse = PortUse.MACHINE) -> ForeignPort:
-    return ForeignPort(
+def port(identity: str, network_id: str, subnet_id: str, address: str, use: PortUse = PortUse.MACHINE) -> UnmanagedPort:
+    return UnmanagedPort(
         id=identity,
         network_id=network_id,
         mac_address="fa:16:3e:00:00:01",
@@ -41,13 +47,15 @@ def port(identity: str, network_id: str, subnet_id: str, address: str, use: Port
 
 
 CLOUD = (
-    ForeignNetwork(id=NET, mtu=1442, subnets=(subnet(SUBNET, "10.0.0.0/24"),), **THEIRS),
-    ForeignNetwork(id=OUTSIDE, mtu=1442, subnets=(subnet(ABROAD, "192.0.2.0/24"),), **THEIRS),
-    ForeignRouter(id=ROUTER, gateway=ExternalGateway(network_id=OUTSIDE, port_id=GATEWAY, enable_snat=True), **THEIRS),
+    UnmanagedNetwork(id=NET, mtu=1442, subnets=(subnet(SUBNET, "10.0.0.0/24"),), **THEIRS),
+    UnmanagedNetwork(id=OUTSIDE, mtu=1442, subnets=(subnet(UNROUTED, "192.0.2.0/24"),), **THEIRS),
+    UnmanagedRouter(
+        id=ROUTER, gateway=ExternalGateway(network_id=OUTSIDE, port_id=GATEWAY, enable_snat=True), **THEIRS
+    ),
     port(MACHINE, NET, SUBNET, "10.0.0.5"),
     port(INTERFACE, NET, SUBNET, "10.0.0.1", PortUse.ROUTER_INTERFACE),
-    port(GATEWAY, OUTSIDE, ABROAD, "192.0.2.2", PortUse.ROUTER_GATEWAY),
-    ForeignFloatingIP(
+    port(GATEWAY, OUTSIDE, UNROUTED, "192.0.2.2", PortUse.ROUTER_GATEWAY),
+    UnmanagedFloatingIP(
         id=FLOATING,
         network_id=OUTSIDE,
         address=parse_address("192.0.2.9"),
@@ -68,38 +76,38 @@ PLACES = {
 
 
 @pytest.fixture
-def cloud(door: Door) -> Door:
-    for _ in door.place.model.observe(FOREIGN, {owner_of(each): each for each in CLOUD}):
+def cloud(door: NetworkFrontEnd) -> NetworkFrontEnd:
+    for _ in door.server.model.observe(UNMANAGED, {owner_of(each): each for each in CLOUD}):
         pass
     return door
 
 
 @pytest.mark.parametrize("caller", ["admin", "ann", "bob", "root"])
-def test_nothing_is_shown(cloud: Door, caller: str):
+def test_unmanaged_objects_are_not_shown(cloud: NetworkFrontEnd, caller: str):
     for plural, (_, identity) in PLACES.items():
-        assert cloud.good("GET", f"/{plural}", caller=caller) == {plural: []}
-        assert cloud.good("GET", f"/{plural}?id={identity}", caller=caller) == {plural: []}
+        assert cloud.call_ok("GET", f"/{plural}", caller=caller) == {plural: []}
+        assert cloud.call_ok("GET", f"/{plural}?id={identity}", caller=caller) == {plural: []}
         assert cloud.call("GET", f"/{plural}/{identity}", caller=caller)[0] == 404
-    assert cloud.good("GET", "/network-ip-availabilities", caller=caller) == {"network_ip_availabilities": []}
+    assert cloud.call_ok("GET", "/network-ip-availabilities", caller=caller) == {"network_ip_availabilities": []}
     assert cloud.call("GET", f"/network-ip-availabilities/{NET}", caller=caller)[0] == 404
 
 
 @pytest.mark.parametrize("caller", ["admin", "ann", "root"])
-def test_nothing_is_changed(cloud: Door, caller: str):
+def test_unmanaged_objects_cannot_be_changed(cloud: NetworkFrontEnd, caller: str):
     for plural, (singular, identity) in PLACES.items():
         body = {singular: {"description": "mine"}}
-        assert cloud.refused("PUT", f"/{plural}/{identity}", body, caller)[0] == 404
-        assert cloud.refused("DELETE", f"/{plural}/{identity}", None, caller)[0] == 404
+        assert cloud.call_error("PUT", f"/{plural}/{identity}", body, caller)[0] == 404
+        assert cloud.call_error("DELETE", f"/{plural}/{identity}", None, caller)[0] == 404
     for verb in ("add_router_interface", "remove_router_interface"):
         for where in ({"subnet_id": SUBNET}, {"port_id": MACHINE}):
-            assert cloud.refused("PUT", f"/routers/{ROUTER}/{verb}", where, caller)[0] == 404
+            assert cloud.call_error("PUT", f"/routers/{ROUTER}/{verb}", where, caller)[0] == 404
 
 
-def test_nothing_of_ours_leads_to_it(cloud: Door):
-    mine, router = cloud.make("network", name="mine"), cloud.make("router")
-    outside = cloud.make("network", name="out", **{"router:external": True})
-    cloud.make("subnet", network_id=outside["id"], cidr="203.0.113.0/24", ip_version=4)
-    floating = cloud.make("floatingip", floating_network_id=outside["id"])
+def test_managed_objects_cannot_refer_to_unmanaged_objects(cloud: NetworkFrontEnd):
+    mine, router = cloud.create("network", name="mine"), cloud.create("router")
+    outside = cloud.create("network", name="out", **{"router:external": True})
+    cloud.create("subnet", network_id=outside["id"], cidr="203.0.113.0/24", ip_version=4)
+    floating = cloud.create("floatingip", floating_network_id=outside["id"])
     joined, elsewhere = f"/routers/{router['id']}", {"external_gateway_info": {"network_id": OUTSIDE}}
     refused = [
         ("PUT", f"{joined}/add_router_interface", {"subnet_id": SUBNET}),
@@ -115,5 +123,5 @@ def test_nothing_of_ours_leads_to_it(cloud: Door):
         ("POST", "/local_ips", {"local_ip": {"local_port_id": MACHINE}}),
     ]
     for method, path, body in refused:
-        status, _, message = cloud.refused(method, path, body)
+        status, _, message = cloud.call_error(method, path, body)
         assert status in (400, 404, 409), (path, message)

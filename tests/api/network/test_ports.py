@@ -10,29 +10,29 @@ from fairlead.api.network import limits
 from fairlead.model.documents.addresses import parse_address
 from fairlead.model.documents.loadbalancer import LoadBalancer, Vip
 from fairlead.model.registry.facts import PLUGGED
-from fairlead.runtime.steps import at_once
+from fairlead.runtime.steps import run_to_completion
 from harness.api import NOON
-from harness.front_ends.network_world import Door
+from harness.front_ends.network_world import NetworkFrontEnd
 
-NOBODY = "99999999-0000-4000-8000-000000000009"
+UNKNOWN_ID = "99999999-0000-4000-8000-000000000009"
 
 
 @pytest.fixture
-def net(door: Door) -> dict[str, Any]:
+def net(door: NetworkFrontEnd) -> dict[str, Any]:
     """Create a network with a subnet of each family."""
-    net = door.make("network", name="net")
-    door.make("subnet", name="four", network_id=net["id"], cidr="10.0.0.0/29")
-    door.make("subnet", name="six", network_id=net["id"], cidr="fd00::/64")
-    return door.good("GET", f"/networks/{net['id']}")["network"]
+    net = door.create("network", name="net")
+    door.create("subnet", name="four", network_id=net["id"], cidr="10.0.0.0/29")
+    door.create("subnet", name="six", network_id=net["id"], cidr="fd00::/64")
+    return door.call_ok("GET", f"/networks/{net['id']}")["network"]
 
 
 def addresses(port: dict[str, Any]) -> list[str]:
     return [fixed["ip_address"] for fixed in port["fixed_ips"]]
 
 
-def test_a_port_says_all_that_clients_show(door: Door, net: dict[str, Any]):
+def test_port_response_has_every_attribute_that_clients_show(door: NetworkFrontEnd, net: dict[str, Any]):
     wanted = [{"ip_address": "10.0.0.3"}, {"subnet_id": net["subnets"][1], "ip_address": "FD00:0::5"}]
-    port = door.make(
+    port = door.create(
         "port",
         name="vm",
         network_id=net["id"],
@@ -74,58 +74,58 @@ def test_a_port_says_all_that_clients_show(door: Door, net: dict[str, Any]):
         "extra_dhcp_opts": [],
         "qos_policy_id": None,
     }
-    at_once(door.place.model.observe(PLUGGED, {port["id"]: "node1"}))
-    assert door.good("GET", f"/ports/{port['id']}") == {"port": {**port, "status": "ACTIVE"}}
-    assert door.set("port", port, admin_state_up=False)["status"] == "DOWN"
+    run_to_completion(door.server.model.observe(PLUGGED, {port["id"]: "node1"}))
+    assert door.call_ok("GET", f"/ports/{port['id']}") == {"port": {**port, "status": "ACTIVE"}}
+    assert door.update("port", port, admin_state_up=False)["status"] == "DOWN"
 
 
-def test_a_port_gets_an_address_of_each_family_until_there_is_none(door: Door, net: dict[str, Any]):
-    ports = [door.make("port", network_id=net["id"]) for _ in range(5)]
+def test_port_gets_an_address_of_each_family_until_a_pool_is_exhausted(door: NetworkFrontEnd, net: dict[str, Any]):
+    ports = [door.create("port", network_id=net["id"]) for _ in range(5)]
     four = {ip_address(addresses(port)[0]) for port in ports}
     assert four == {ip_address(f"10.0.0.{n}") for n in range(2, 7)}
     six = {ip_address(addresses(port)[1]) for port in ports}
     assert len(six) == 5
     assert all(item in ip_network("fd00::/64") for item in six)
     assert len({port["mac_address"] for port in ports}) == 5
-    assert door.refused("POST", "/ports", {"port": {"network_id": net["id"]}}) == (
+    assert door.call_error("POST", "/ports", {"port": {"network_id": net["id"]}}) == (
         409,
         "IpAddressGenerationFailure",
         f"No more IP addresses available on network {net['id']}.",
     )
-    door.make("subnet", network_id=net["id"], cidr="10.0.1.0/24")
-    assert addresses(door.make("port", network_id=net["id"]))[0].startswith("10.0.1.")
+    door.create("subnet", network_id=net["id"], cidr="10.0.1.0/24")
+    assert addresses(door.create("port", network_id=net["id"]))[0].startswith("10.0.1.")
 
 
-def test_several_ports_are_made_together_with_addresses_of_their_own(door: Door, net: dict[str, Any]):
-    ports = door.good("POST", "/ports", {"ports": [{"network_id": net["id"]}] * 5})["ports"]
+def test_bulk_create_gives_each_port_distinct_addresses(door: NetworkFrontEnd, net: dict[str, Any]):
+    ports = door.call_ok("POST", "/ports", {"ports": [{"network_id": net["id"]}] * 5})["ports"]
     assert len({addresses(port)[0] for port in ports}) == 5
     assert len({port["mac_address"] for port in ports}) == 5
     assert (
-        door.refused(
+        door.call_error(
             "POST", "/ports", {"ports": [{"network_id": net["id"], "fixed_ips": []}] * 2 + [{"network_id": net["id"]}]}
         )[1]
         == "IpAddressGenerationFailure"
     )
 
 
-def test_a_port_can_have_no_address(door: Door, net: dict[str, Any]):
-    assert door.make("port", network_id=net["id"], fixed_ips=[])["fixed_ips"] == []
-    empty = door.make("network")
-    assert door.make("port", network_id=empty["id"])["fixed_ips"] == []
-    told = door.refused(
+def test_a_port_can_have_no_address(door: NetworkFrontEnd, net: dict[str, Any]):
+    assert door.create("port", network_id=net["id"], fixed_ips=[])["fixed_ips"] == []
+    empty = door.create("network")
+    assert door.create("port", network_id=empty["id"])["fixed_ips"] == []
+    told = door.call_error(
         "POST", "/ports", {"port": {"network_id": empty["id"], "fixed_ips": [{"ip_address": "10.0.0.3"}]}}
     )
     assert told[2] == "Invalid input for operation: IP allocation requires subnets for network."
 
 
-def test_an_automatic_address_is_made_of_the_mac(door: Door):
+def test_slaac_address_is_derived_from_the_mac(door: NetworkFrontEnd):
     """SLAAC addresses are derived from the MAC; both are the example of RFC 4291, appendix A."""
-    net = door.make("network")
-    subnet = door.make("subnet", network_id=net["id"], cidr="fd00::/64", ipv6_address_mode="slaac")
-    port = door.make("port", network_id=net["id"], mac_address="34:56:78:9a:bc:de")
+    net = door.create("network")
+    subnet = door.create("subnet", network_id=net["id"], cidr="fd00::/64", ipv6_address_mode="slaac")
+    port = door.create("port", network_id=net["id"], mac_address="34:56:78:9a:bc:de")
     assert addresses(port) == ["fd00::3656:78ff:fe9a:bcde"]
     body = {"port": {"network_id": net["id"], "fixed_ips": [{"ip_address": "fd00::9"}]}}
-    assert door.refused("POST", "/ports", body) == (
+    assert door.call_error("POST", "/ports", body) == (
         400,
         "AllocationOnAutoAddressSubnet",
         f"IPv6 address fd00::9 cannot be directly assigned to a port on subnet {subnet['id']} as the subnet is "
@@ -161,9 +161,9 @@ SUBNET = {"subnet_id": "FOUR"}
             "409 IpAddressAlreadyAllocated: IP address 10.0.0.5 already allocated in subnet FOUR",
         ),
         (
-            {"fixed_ips": [{"subnet_id": NOBODY}]},
+            {"fixed_ips": [{"subnet_id": UNKNOWN_ID}]},
             "400 InvalidInput: Invalid input for operation: Failed to create port on network NET, because fixed_ips "
-            f"included invalid subnet {NOBODY}.",
+            f"included invalid subnet {UNKNOWN_ID}.",
         ),
         (
             {"fixed_ips": [{"ip_address": "10.0.0.3"}, {"ip_address": "10.0.0.3"}]},
@@ -217,7 +217,7 @@ SUBNET = {"subnet_id": "FOUR"}
             "400 HTTPBadRequest: Invalid input for mac_address. Reason: 'fa:16:3e' is not a valid MAC address.",
         ),
         (
-            {"security_groups": [NOBODY]},
+            {"security_groups": [UNKNOWN_ID]},
             "400 HTTPBadRequest: Invalid input for security_groups. Reason: security groups are not supported; give an "
             "empty list.",
         ),
@@ -234,7 +234,7 @@ SUBNET = {"subnet_id": "FOUR"}
             {"device_owner": "network:router_interface"},
             "400 BadRequest: Bad port request: device_owner network:router_interface is given by add_router_interface.",
         ),
-        ({"network_id": NOBODY}, f"404 NetworkNotFound: Network {NOBODY} could not be found."),
+        ({"network_id": UNKNOWN_ID}, f"404 NetworkNotFound: Network {UNKNOWN_ID} could not be found."),
         ({"binding:vif_type": "ovs"}, "400 HTTPBadRequest: Attribute 'binding:vif_type' not allowed in POST"),
         (
             {"dns_name": "vm"},
@@ -243,11 +243,11 @@ SUBNET = {"subnet_id": "FOUR"}
         ({"numa": "vm"}, "400 HTTPBadRequest: Unrecognized attribute(s) 'numa'"),
     ],
 )
-def test_a_port_that_cannot_be(door: Door, net: dict[str, Any], attributes: dict[str, Any], error: str):
-    door.make("port", network_id=net["id"], fixed_ips=[{"ip_address": "10.0.0.5"}], mac_address="fa:16:3e:00:00:05")
+def test_invalid_ports_are_refused(door: NetworkFrontEnd, net: dict[str, Any], attributes: dict[str, Any], error: str):
+    door.create("port", network_id=net["id"], fixed_ips=[{"ip_address": "10.0.0.5"}], mac_address="fa:16:3e:00:00:05")
     if "fixed_ips" in attributes:
         attributes = {"fixed_ips": [_placed(item, net) for item in attributes["fixed_ips"]]}
-    status, kind, message = door.refused("POST", "/ports", {"port": {"network_id": net["id"], **attributes}})
+    status, kind, message = door.call_error("POST", "/ports", {"port": {"network_id": net["id"], **attributes}})
     message = message.replace(net["id"], "NET").replace(net["subnets"][0], "FOUR")
     assert f"{status} {kind}: {message}" == error
 
@@ -258,25 +258,27 @@ def _placed(item: Any, net: dict[str, Any]) -> Any:
     )
 
 
-def test_a_ports_addresses_change_no_more_than_asked(door: Door, net: dict[str, Any]):
+def test_fixed_ips_update_keeps_addresses_that_still_match(door: NetworkFrontEnd, net: dict[str, Any]):
     four, six = net["subnets"]
-    port = door.make("port", network_id=net["id"], fixed_ips=[{"ip_address": "10.0.0.3"}])
-    more = door.set("port", port, fixed_ips=[*port["fixed_ips"], {"subnet_id": six}])
+    port = door.create("port", network_id=net["id"], fixed_ips=[{"ip_address": "10.0.0.3"}])
+    more = door.update("port", port, fixed_ips=[*port["fixed_ips"], {"subnet_id": six}])
     assert addresses(more)[0] == "10.0.0.3"
-    same = door.set("port", port, fixed_ips=[{"subnet_id": six}, {"subnet_id": four}])
+    same = door.update("port", port, fixed_ips=[{"subnet_id": six}, {"subnet_id": four}])
     assert set(addresses(same)) == set(addresses(more))
-    two = door.set("port", port, fixed_ips=[{"subnet_id": four}, {"subnet_id": four}])
+    two = door.update("port", port, fixed_ips=[{"subnet_id": four}, {"subnet_id": four}])
     assert addresses(two)[0] == "10.0.0.3"
     assert len(set(addresses(two))) == 2
     free = next(item for item in ("10.0.0.5", "10.0.0.6") if item not in addresses(two))
-    other = door.make("port", network_id=net["id"], fixed_ips=[{"ip_address": free}])
-    told = door.refused("PUT", f"/ports/{port['id']}", {"port": {"fixed_ips": [{"ip_address": addresses(other)[0]}]}})
+    other = door.create("port", network_id=net["id"], fixed_ips=[{"ip_address": free}])
+    told = door.call_error(
+        "PUT", f"/ports/{port['id']}", {"port": {"fixed_ips": [{"ip_address": addresses(other)[0]}]}}
+    )
     assert told[1] == "IpAddressAlreadyAllocated"
-    assert door.set("port", port, fixed_ips=[])["fixed_ips"] == []
+    assert door.update("port", port, fixed_ips=[])["fixed_ips"] == []
 
 
-def test_the_rest_of_a_port_changes(door: Door, net: dict[str, Any]):
-    port = door.make("port", network_id=net["id"])
+def test_port_update_changes_writable_attributes_and_keeps_fixed_ips(door: NetworkFrontEnd, net: dict[str, Any]):
+    port = door.create("port", network_id=net["id"])
     wanted = {
         "name": "new",
         "description": "d",
@@ -287,61 +289,61 @@ def test_the_rest_of_a_port_changes(door: Door, net: dict[str, Any]):
         "port_security_enabled": False,
         "mac_address": "fa:16:3e:00:00:09",
     }
-    changed = door.set("port", port, **wanted)
+    changed = door.update("port", port, **wanted)
     assert {name: changed[name] for name in wanted} == wanted
     assert changed["fixed_ips"] == port["fixed_ips"]
-    unset = door.set("port", port, device_id="", device_owner="", **{"binding:host_id": None})
+    unset = door.update("port", port, device_id="", device_owner="", **{"binding:host_id": None})
     assert (unset["device_id"], unset["device_owner"], unset["binding:host_id"]) == ("", "", "")
     for name in ("network_id", "project_id", "tags", "status"):
-        told = door.refused("PUT", f"/ports/{port['id']}", {"port": {name: NOBODY}})
+        told = door.call_error("PUT", f"/ports/{port['id']}", {"port": {name: UNKNOWN_ID}})
         assert told[2] == f"Cannot update read-only attribute {name}"
 
 
-def test_a_routers_port_goes_with_the_router_alone(door: Door, net: dict[str, Any]):
-    router = door.make("router")
-    added = door.good("PUT", f"/routers/{router['id']}/add_router_interface", {"subnet_id": net["subnets"][0]})
+def test_router_interface_port_cannot_be_deleted_or_reassigned(door: NetworkFrontEnd, net: dict[str, Any]):
+    router = door.create("router")
+    added = door.call_ok("PUT", f"/routers/{router['id']}/add_router_interface", {"subnet_id": net["subnets"][0]})
     path = f"/ports/{added['port_id']}"
-    assert door.refused("DELETE", path) == (
+    assert door.call_error("DELETE", path) == (
         409,
         "ServicePortInUse",
         f"Port {added['port_id']} cannot be deleted directly via the port API: has device owner "
         "network:router_interface.",
     )
     for change in ({"device_id": ""}, {"device_owner": "x"}, {"fixed_ips": [{"ip_address": "10.0.0.3"}]}):
-        assert door.refused("PUT", path, {"port": change})[:2] == (409, "PortInUse")
-    assert door.good("PUT", path, {"port": {"name": "up"}})["port"]["name"] == "up"
+        assert door.call_error("PUT", path, {"port": change})[:2] == (409, "PortInUse")
+    assert door.call_ok("PUT", path, {"port": {"name": "up"}})["port"]["name"] == "up"
 
 
-def test_a_vips_port_goes_with_the_load_balancer_alone(door: Door, net: dict[str, Any]):
-    port = door.make("port", network_id=net["id"], fixed_ips=[{"ip_address": "10.0.0.4"}])
-    held = door.place.model.snapshot.ports[port["id"]]
+def test_vip_port_and_its_network_cannot_be_deleted_while_in_use(door: NetworkFrontEnd, net: dict[str, Any]):
+    port = door.create("port", network_id=net["id"], fixed_ips=[{"ip_address": "10.0.0.4"}])
+    held = door.server.model.snapshot.ports[port["id"]]
     door.write(replace(held, device_owner="Octavia", device_id="lb-b1"))
     vip = Vip(address=parse_address("10.0.0.4"), port_id=port["id"], subnet_id=net["subnets"][0], network_id=net["id"])
     door.write(LoadBalancer(id="b1", project_id="one", created_at=NOON, provider="ovn", vip=vip))
-    assert door.refused("DELETE", f"/ports/{port['id']}") == (
+    assert door.call_error("DELETE", f"/ports/{port['id']}") == (
         409,
         "ServicePortInUse",
         f"Port {port['id']} cannot be deleted directly via the port API: still used by load balancer b1.",
     )
-    assert door.refused("PUT", f"/ports/{port['id']}", {"port": {"fixed_ips": []}})[1] == "PortInUse"
-    assert door.refused("DELETE", f"/subnets/{net['subnets'][0]}")[1] == "SubnetInUse"
-    assert door.refused("DELETE", f"/networks/{net['id']}")[1] == "NetworkInUse"
+    assert door.call_error("PUT", f"/ports/{port['id']}", {"port": {"fixed_ips": []}})[1] == "PortInUse"
+    assert door.call_error("DELETE", f"/subnets/{net['subnets'][0]}")[1] == "SubnetInUse"
+    assert door.call_error("DELETE", f"/networks/{net['id']}")[1] == "NetworkInUse"
 
 
-def test_a_port_becomes_a_vips_by_its_load_balancer_alone(door: Door, net: dict[str, Any]):
+def test_vip_port_without_a_load_balancer_id_is_refused(door: NetworkFrontEnd, net: dict[str, Any]):
     body = {"port": {"network_id": net["id"], "device_owner": "Octavia", "device_id": "lb-x"}}
-    code, kind, words = door.refused("POST", "/ports", body)
+    code, kind, words = door.call_error("POST", "/ports", body)
     assert (code, kind, "is given by the load balancer" in words) == (400, "BadRequest", True)
 
 
-def test_an_administrator_may_reserve_a_port_for_a_load_balancer_that_will_be(door: Door, net: dict[str, Any]):
+def test_administrator_may_create_the_port_of_a_future_load_balancer(door: NetworkFrontEnd, net: dict[str, Any]):
     """Administrators may create a port for a future load balancer, as Octavia does before it calls its provider
     driver."""
     device = "lb-00000000-0000-4000-8000-00000000000a"
     body = {"port": {"network_id": net["id"], "device_owner": "Octavia", "device_id": device}}
-    assert door.refused("POST", "/ports", body, "ann")[0] == 400
+    assert door.call_error("POST", "/ports", body, "ann")[0] == 400
     made = door.call("POST", "/ports", body)[1]["port"]
     assert (made["device_owner"], made["device_id"]) == ("Octavia", device)
     assert door.call("DELETE", f"/ports/{made['id']}")[0] == 204
     body["port"]["binding:host_id"] = "node"
-    assert door.refused("POST", "/ports", body)[0] == 400
+    assert door.call_error("POST", "/ports", body)[0] == 400

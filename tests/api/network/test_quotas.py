@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from fairlead.api.network import make_door
+from fairlead.api.network import make_front_end
 from fairlead.model.documents.quota import Limits, Quota
 from fairlead.model.registry.changeset import Changes
-from harness.api import inside
-from harness.front_ends.network_world import CALLERS, Door
+from harness.api import in_process_server
+from harness.front_ends.network_world import CALLERS, NetworkFrontEnd
 
 NAMES = ("network", "subnet", "port", "router", "floatingip", "local_ip", "local_ip_association")
 
@@ -25,30 +25,30 @@ def used(limit: int, number: int) -> dict[str, int]:
     return {"limit": limit, "used": number, "reserved": 0}
 
 
-def test_the_bodies_are_neutrons(door: Door):
-    assert door.good("GET", "/quotas") == {"quotas": []}
-    assert door.good("GET", "/quotas/one") == {"quota": limits()}
-    assert door.good("PUT", "/quotas/one", {"quota": {"network": 3, "port": "7"}}) == {
+def test_quota_responses_match_neutrons(door: NetworkFrontEnd):
+    assert door.call_ok("GET", "/quotas") == {"quotas": []}
+    assert door.call_ok("GET", "/quotas/one") == {"quota": limits()}
+    assert door.call_ok("PUT", "/quotas/one", {"quota": {"network": 3, "port": "7"}}) == {
         "quota": limits(network=3, port=7)
     }
-    assert door.good("PUT", "/quotas/two", {"quota": {"router": 0}}) == {"quota": limits(router=0)}
-    assert door.good("GET", "/quotas/one") == {"quota": limits(network=3, port=7)}
-    assert door.good("GET", "/quotas/one/default") == {"quota": limits()}
+    assert door.call_ok("PUT", "/quotas/two", {"quota": {"router": 0}}) == {"quota": limits(router=0)}
+    assert door.call_ok("GET", "/quotas/one") == {"quota": limits(network=3, port=7)}
+    assert door.call_ok("GET", "/quotas/one/default") == {"quota": limits()}
     listed = [
         {**limits(network=3, port=7), "project_id": "one", "tenant_id": "one"},
         {**limits(router=0), "project_id": "two", "tenant_id": "two"},
     ]
-    assert door.good("GET", "/quotas") == {"quotas": listed}
-    net = door.make("network", name="net")
-    door.make("subnet", network_id=net["id"], cidr="10.0.0.0/24")
+    assert door.call_ok("GET", "/quotas") == {"quotas": listed}
+    net = door.create("network", name="net")
+    door.create("subnet", network_id=net["id"], cidr="10.0.0.0/24")
     figures = {**dict.fromkeys(NAMES, used(-1, 0)), "network": used(3, 1), "subnet": used(-1, 1), "port": used(7, 0)}
-    assert door.good("GET", "/quotas/one/details") == {"quota": figures}
-    assert door.good("GET", "/quotas/project", caller="ann") == {"project": {"project_id": "one"}}
-    assert door.good("GET", "/quotas/tenant", caller="bob") == {"tenant": {"tenant_id": "two"}}
+    assert door.call_ok("GET", "/quotas/one/details") == {"quota": figures}
+    assert door.call_ok("GET", "/quotas/project", caller="ann") == {"project": {"project_id": "one"}}
+    assert door.call_ok("GET", "/quotas/tenant", caller="bob") == {"tenant": {"tenant_id": "two"}}
     assert door.call("DELETE", "/quotas/one") == (204, None)
     told = (404, "TenantQuotaNotFound", "Quota for tenant one could not be found.")
-    assert door.refused("DELETE", "/quotas/one") == told
-    assert door.good("GET", "/quotas/one") == {"quota": limits()}
+    assert door.call_error("DELETE", "/quotas/one") == told
+    assert door.call_ok("GET", "/quotas/one") == {"quota": limits()}
 
 
 @pytest.mark.parametrize(
@@ -65,28 +65,28 @@ def test_the_bodies_are_neutrons(door: Door):
         ({"listener": 1}, "Unrecognized attribute(s) 'listener'"),
     ],
 )
-def test_a_wrong_quota_is_told_why(door: Door, quota: dict[str, Any], message: str):
-    assert door.refused("PUT", "/quotas/one", {"quota": quota}) == (400, "HTTPBadRequest", message)
-    assert door.refused("PUT", f"/quotas/{'p' * 37}", {"quota": {}})[0] == 400
+def test_invalid_quotas_are_refused_with_the_reason(door: NetworkFrontEnd, quota: dict[str, Any], message: str):
+    assert door.call_error("PUT", "/quotas/one", {"quota": quota}) == (400, "HTTPBadRequest", message)
+    assert door.call_error("PUT", f"/quotas/{'p' * 37}", {"quota": {}})[0] == 400
 
 
-def test_a_limit_below_what_there_is_is_set_only_by_force(door: Door):
-    door.make("network")
-    door.make("network")
+def test_limit_below_usage_is_refused_only_with_check_limit(door: NetworkFrontEnd):
+    door.create("network")
+    door.create("network")
     told = (
         400,
         "HTTPBadRequest",
         "Quota limit 1 for network must be greater than or equal to already used 2",
     )
-    assert door.refused("PUT", "/quotas/one", {"quota": {"network": 1, "check_limit": True}}) == told
+    assert door.call_error("PUT", "/quotas/one", {"quota": {"network": 1, "check_limit": True}}) == told
     for body in ({"network": -1, "check_limit": True}, {"network": 1, "force": True}, {"network": 1}):
-        door.good("PUT", "/quotas/one", {"quota": body})
-    assert door.refused("POST", "/networks", {"network": {}})[1] == "OverQuota"
+        door.call_ok("PUT", "/quotas/one", {"quota": body})
+    assert door.call_error("POST", "/networks", {"network": {}})[1] == "OverQuota"
 
 
-def test_members_see_the_quota_of_their_project_and_administrators_set_it(door: Door):
-    assert door.good("GET", "/quotas/one", caller="rita") == {"quota": limits()}
-    assert door.good("GET", "/quotas/one/details", caller="rita")["quota"]["port"] == used(-1, 0)
+def test_projects_read_their_own_quota_and_only_administrators_set_quotas(door: NetworkFrontEnd):
+    assert door.call_ok("GET", "/quotas/one", caller="rita") == {"quota": limits()}
+    assert door.call_ok("GET", "/quotas/one/details", caller="rita")["quota"]["port"] == used(-1, 0)
     for method, path, rule in (
         ("GET", "/quotas", "get_quota"),
         ("GET", "/quotas/two", "get_quota"),
@@ -97,20 +97,20 @@ def test_members_see_the_quota_of_their_project_and_administrators_set_it(door: 
     ):
         body = {"quota": {"network": 9}} if method == "PUT" else None
         told = (403, "PolicyNotAuthorized", f"rule:{rule} is disallowed by policy")
-        assert door.refused(method, path, body, "ann") == told
+        assert door.call_error(method, path, body, "ann") == told
 
 
-def test_no_way_in_leads_past_a_limit(door: Door):
+def test_no_request_exceeds_a_quota(door: NetworkFrontEnd):
     """Each limit equals the current usage, so every further create is refused, by any request, and nothing is
     written."""
     wire = {"provider:network_type": "flat", "provider:physical_network": "physnet"}
-    public = door.make("network", **{"router:external": True, **wire})["id"]
-    door.make("subnet", network_id=public, cidr="203.0.113.0/24")
-    net = door.make("network")["id"]
-    subnet = door.make("subnet", network_id=net, cidr="10.0.0.0/24")["id"]
-    router, fip = door.make("router")["id"], {"floating_network_id": public}
-    door.make("floatingip", **fip)
-    door.make("port", network_id=net)
+    public = door.create("network", **{"router:external": True, **wire})["id"]
+    door.create("subnet", network_id=public, cidr="203.0.113.0/24")
+    net = door.create("network")["id"]
+    subnet = door.create("subnet", network_id=net, cidr="10.0.0.0/24")["id"]
+    router, fip = door.create("router")["id"], {"floating_network_id": public}
+    door.create("floatingip", **fip)
+    door.create("port", network_id=net)
     attach = f"/routers/{router}/add_router_interface"
     ways: list[tuple[str, int, str, str, dict[str, Any]]] = [
         ("network", 2, "POST", "/networks", {"network": {}}),
@@ -124,42 +124,44 @@ def test_no_way_in_leads_past_a_limit(door: Door):
         ("floatingip", 1, "POST", "/floatingips", {"floatingip": fip}),
     ]
     for resource, number, method, path, body in ways:
-        door.good("PUT", "/quotas/one", {"quota": {resource: number}})
+        door.call_ok("PUT", "/quotas/one", {"quota": {resource: number}})
         told = (409, "OverQuota", f"Quota exceeded for resources: ['{resource}'].")
-        assert door.refused(method, path, body) == told, (method, path)
-        door.good("DELETE", "/quotas/one")
-        door.good(method, path, body)
-    door.good("PUT", "/quotas/one", {"quota": dict.fromkeys(NAMES, 0)})
-    door.good("PUT", f"/networks/{net}", {"network": {"name": "renamed"}})
-    door.good("PUT", f"/subnets/{subnet}", {"subnet": {"name": "renamed"}})
-    door.good("PUT", f"/routers/{router}", {"router": {"external_gateway_info": {"network_id": public}}})
-    assert door.good("POST", "/networks", {"network": {"project_id": "two"}})["network"]["project_id"] == "two"
+        assert door.call_error(method, path, body) == told, (method, path)
+        door.call_ok("DELETE", "/quotas/one")
+        door.call_ok(method, path, body)
+    door.call_ok("PUT", "/quotas/one", {"quota": dict.fromkeys(NAMES, 0)})
+    door.call_ok("PUT", f"/networks/{net}", {"network": {"name": "renamed"}})
+    door.call_ok("PUT", f"/subnets/{subnet}", {"subnet": {"name": "renamed"}})
+    door.call_ok("PUT", f"/routers/{router}", {"router": {"external_gateway_info": {"network_id": public}}})
+    assert door.call_ok("POST", "/networks", {"network": {"project_id": "two"}})["network"]["project_id"] == "two"
 
 
-async def test_the_limit_of_everybody_is_configured_and_a_project_may_have_another(tmp_path: Path):
-    async with inside(lambda services: make_door(replace(services, limits=Limits(network=1))), tmp_path, "") as place:
+async def test_project_quota_overrides_the_configured_default(tmp_path: Path):
+    async with in_process_server(
+        lambda services: make_front_end(replace(services, limits=Limits(network=1))), tmp_path, ""
+    ) as place:
         place.caller = CALLERS["admin"]
-        assert (await place.good("GET", "/v2.0/quotas/one/default"))["quota"] == limits(network=1)
-        await place.good("POST", "/v2.0/networks", {"network": {}})
+        assert (await place.call_ok("GET", "/v2.0/quotas/one/default"))["quota"] == limits(network=1)
+        await place.call_ok("POST", "/v2.0/networks", {"network": {}})
         assert (await place.call("POST", "/v2.0/networks", {"network": {}})).status_code == 409
-        await place.good("PUT", "/v2.0/quotas/one", {"quota": {"network": 2}})
-        await place.good("POST", "/v2.0/networks", {"network": {}})
+        await place.call_ok("PUT", "/v2.0/quotas/one", {"quota": {"network": 2}})
+        await place.call_ok("POST", "/v2.0/networks", {"network": {}})
 
 
-def test_limits_of_load_balancers_are_not_of_this_door(door: Door):
+def test_load_balancer_limits_are_not_part_of_the_network_api(door: NetworkFrontEnd):
     door.write(Quota(project_id="one", pool=1))
-    assert door.good("GET", "/quotas") == {"quotas": []}
-    assert door.refused("DELETE", "/quotas/one")[0] == 404
-    door.good("PUT", "/quotas/one", {"quota": {"network": 1}})
-    door.good("DELETE", "/quotas/one")
+    assert door.call_ok("GET", "/quotas") == {"quotas": []}
+    assert door.call_error("DELETE", "/quotas/one")[0] == 404
+    door.call_ok("PUT", "/quotas/one", {"quota": {"network": 1}})
+    door.call_ok("DELETE", "/quotas/one")
     assert door.snapshot.quotas["one"] == Quota(project_id="one", pool=1)
 
 
-async def test_two_servers_do_not_both_give_away_the_last_one(tmp_path: Path):
+async def test_two_servers_never_exceed_a_quota_together(tmp_path: Path):
     """Two servers never exceed a limit together, although the second has not yet read the first server's write."""
 
     async with AsyncExitStack() as stack:
-        one, two = [await stack.enter_async_context(inside(make_door, tmp_path, "")) for _ in range(2)]
+        one, two = [await stack.enter_async_context(in_process_server(make_front_end, tmp_path, "")) for _ in range(2)]
         two.ids = count(10**6)
         await one.model.write(lambda _: Changes(puts=(Quota(project_id="demo", network=5),)))
         await two.model.catch_up()

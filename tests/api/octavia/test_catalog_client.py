@@ -8,9 +8,9 @@ import pytest
 from openstack import exceptions
 from openstack.connection import Connection
 
-from harness.catalog import NOBODY, type_every_command
+from harness.catalog import UNKNOWN_ID, run_every_command
 from harness.served import served, write_clouds
-from harness.shell import Tried, shell
+from harness.shell import LoadBalancerShell, shell
 
 pytestmark = pytest.mark.client
 
@@ -22,13 +22,13 @@ def clouds(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture
-def cli(clouds: Path) -> Iterator[Tried]:
+def cli(clouds: Path) -> Iterator[LoadBalancerShell]:
     with shell(clouds) as typed:
-        yield Tried(typed)
+        yield LoadBalancerShell(typed)
 
 
-def test_every_command(cli: Tried):
-    type_every_command(cli)
+def test_every_catalog_and_quota_command_of_the_cli_works(cli: LoadBalancerShell):
+    run_every_command(cli)
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def cloud(clouds: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Connection]
         yield connection
 
 
-def test_the_sdk(cloud: Connection):
+def test_sdk_manages_quotas_flavors_and_availability_zones(cloud: Connection):
     lb = cloud.load_balancer
     assert lb.get_quota_default().load_balancers == -1
     assert lb.update_quota("p1", listeners=3, health_monitors=2).listeners == 3
@@ -75,4 +75,4 @@ def test_the_sdk(cloud: Connection):
     assert list(lb.provider_flavor_capabilities("ovn")) == []
     assert list(lb.amphorae()) == []
     with pytest.raises(exceptions.NotFoundException):
-        lb.get_amphora(NOBODY)
+        lb.get_amphora(UNKNOWN_ID)

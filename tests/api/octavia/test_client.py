@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from harness.served import served, write_clouds
-from harness.shell import Shell, shell
+from harness.shell import OpenStackShell, shell
 
 pytestmark = pytest.mark.client
 
@@ -19,13 +19,13 @@ def clouds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def cli(clouds: Path) -> Iterator[Shell]:
+def cli(clouds: Path) -> Iterator[OpenStackShell]:
     with shell(clouds) as typed:
         yield typed
 
 
-def test_a_load_balancer_from_create_to_delete(cli: Shell):
-    good, bad = cli.good, cli.bad
+def test_a_load_balancer_from_create_to_delete(cli: OpenStackShell):
+    good, bad = cli.run_ok, cli.run_error
     good("network create net -f json")
     good("subnet create sub --network net --subnet-range 10.0.0.0/24 -f json")
     made = good("loadbalancer create --name web --vip-subnet-id sub --vip-address 10.0.0.10 --tag t --wait -f json")

@@ -12,8 +12,8 @@ import pytest
 from fairlead.api.keys import Keys
 from fairlead.api.octavia import specs
 from fairlead.compilers.haproxy import compiler
-from fairlead.compilers.haproxy.frontends import CONNECTIONS, HEADERS
-from fairlead.dataplane.haproxy_text import OUTLIVES
+from fairlead.compilers.haproxy.frontends import HEADER_TIMEOUT_MS, MAX_CONNECTIONS
+from fairlead.dataplane.haproxy_text import HARD_STOP_AFTER
 from fairlead.dataplane.rows import Rows
 from fairlead.drivers.haproxy.process import MAX_REPLACED
 from fairlead.keystores.interface import Content
@@ -24,7 +24,7 @@ from fairlead.model.documents.network import AllocationPool
 from fairlead.model.registry.changeset import Changes
 from harness.api import WITH_PROXIES, compile_with_proxies
 from harness.certificates import Authority
-from harness.front_ends.octavia_world import MONITOR, NET, NOBODY, PATHS, SUBNET, Door, machine, network
+from harness.front_ends.octavia_world import MONITOR, NET, PATHS, SUBNET, UNKNOWN_ID, OctaviaFrontEnd, machine, network
 from harness.proxied import listener, pool, rows_of, view
 
 WITH_AGENTS = ("by proxy", "by agents")
@@ -90,8 +90,8 @@ MORE: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "provider": {"provider": "ovn"},
         "flavor_id": {"flavor_id": "{flavor}"},
         "availability_zone": {"availability_zone": "east"},
-        "vip_qos_policy_id": {"vip_qos_policy_id": NOBODY},
-        "vip_sg_ids": {"vip_sg_ids": [NOBODY]},
+        "vip_qos_policy_id": {"vip_qos_policy_id": UNKNOWN_ID},
+        "vip_sg_ids": {"vip_sg_ids": [UNKNOWN_ID]},
     },
     "listener": {
         "protocol TERMINATED_HTTPS": ENDS_TLS,
@@ -246,18 +246,18 @@ def taken(section: str) -> set[str]:
 
 
 @pytest.mark.parametrize("section", SPECS)
-def test_the_table_names_all_that_is_taken_and_nothing_else(section: str):
+def test_feature_table_lists_exactly_the_attributes_of_the_api(section: str):
     common = set() if section.startswith("L7") else set(named(COMMON))
     assert sorted(named(section)) == sorted(taken(section) - common)
 
 
-def test_each_row_says_one_of_five_things():
+def test_each_row_has_one_of_five_support_values():
     assert {row.verdict for row in rows()} == {"natively", "stored only", *WITH_AGENTS, "refused"}
     assert {row.section for row in rows()} == {COMMON, *SPECS}
 
 
 @pytest.fixture
-def door(ovn: Door) -> Door:
+def door(ovn: OctaviaFrontEnd) -> OctaviaFrontEnd:
     return furnished(ovn, "TCP")
 
 
@@ -272,68 +272,68 @@ class Store:
 
 
 @pytest.fixture
-def with_agents(tmp_path: Path) -> Iterator[Door]:
+def with_agents(tmp_path: Path) -> Iterator[OctaviaFrontEnd]:
     authority = Authority()
-    store = Store(f"{authority.issue('a.b').whole}{authority.revoke()}".encode())
-    opened = Door(tmp_path, compile_with_proxies, replace(WITH_PROXIES, keys=Keys(store)))
+    store = Store(f"{authority.issue('a.b').certificate_and_key}{authority.revoke()}".encode())
+    opened = OctaviaFrontEnd(tmp_path, compile_with_proxies, replace(WITH_PROXIES, keys=Keys(store)))
     yield furnished(opened, "HTTP")
     opened.close()
 
 
-def furnished(ovn: Door, protocol: str) -> Door:
+def furnished(ovn: OctaviaFrontEnd, protocol: str) -> OctaviaFrontEnd:
     """Create two listeners, one of them without a pool, two pools and a member, a flavor, an availability zone, and a
     node that reports counters."""
-    ovn.place.node_counts.report("node", {}, interval=60, age=lambda _: 0.0)
+    ovn.server.node_counts.record("node", {}, interval=60, age=lambda _: 0.0)
     wide = AllocationPool(start=parse_address("fd00::2"), end=parse_address("fd00::ff"))
     cidr, gateway = parse_network("fd00::/64"), parse_address("fd00::1")
     six = replace(network().subnets[0], id=SUBNET_6, cidr=cidr, gateway=gateway, allocation_pools=(wide,))
     whole = replace(network(), subnets=(*network().subnets, six))
-    ovn.run(ovn.place.model.write(lambda _: Changes(puts=(whole,))))
+    ovn.run(ovn.server.model.write(lambda _: Changes(puts=(whole,))))
     ovn.ids["protocol"] = protocol
-    ovn.ids["lb"] = ovn.make("lb", vip_subnet_id=SUBNET)["id"]
+    ovn.ids["lb"] = ovn.create("lb", vip_subnet_id=SUBNET)["id"]
     for name, port in (("listener", 80), ("bare", 90)):
-        made = ovn.make("listener", loadbalancer_id=ovn.ids["lb"], protocol=protocol, protocol_port=port)
+        made = ovn.create("listener", loadbalancer_id=ovn.ids["lb"], protocol=protocol, protocol_port=port)
         ovn.ids[name] = made["id"]
-    ovn.ids["pool"] = ovn.make("pool", listener_id=ovn.ids["listener"], **{**POOL, "protocol": protocol})["id"]
-    ovn.ids["datagrams"] = ovn.make("pool", loadbalancer_id=ovn.ids["lb"], **{**POOL, **DATAGRAMS})["id"]
-    ovn.make("member", address="10.0.0.11", protocol_port=80)
+    ovn.ids["pool"] = ovn.create("pool", listener_id=ovn.ids["listener"], **{**POOL, "protocol": protocol})["id"]
+    ovn.ids["datagrams"] = ovn.create("pool", loadbalancer_id=ovn.ids["lb"], **{**POOL, **DATAGRAMS})["id"]
+    ovn.create("member", address="10.0.0.11", protocol_port=80)
     profile = {"flavorprofile": {"name": "p", "provider_name": "ovn", "flavor_data": "{}"}}
-    made = ovn.good("POST", "/flavorprofiles", profile)["flavorprofile"]
+    made = ovn.call_ok("POST", "/flavorprofiles", profile)["flavorprofile"]
     flavor = {"flavor": {"name": "gold", "flavor_profile_id": made["id"]}}
-    ovn.ids["flavor"] = ovn.good("POST", "/flavors", flavor)["flavor"]["id"]
+    ovn.ids["flavor"] = ovn.call_ok("POST", "/flavors", flavor)["flavor"]["id"]
     profile = {"availability_zone_profile": {"name": "p", "provider_name": "ovn", "availability_zone_data": "{}"}}
-    made = ovn.good("POST", "/availabilityzoneprofiles", profile)["availability_zone_profile"]
+    made = ovn.call_ok("POST", "/availabilityzoneprofiles", profile)["availability_zone_profile"]
     zone = {"availability_zone": {"name": "east", "availability_zone_profile_id": made["id"]}}
-    ovn.good("POST", "/availabilityzones", zone)
+    ovn.call_ok("POST", "/availabilityzones", zone)
     return ovn
 
 
 @pytest.mark.parametrize("section", [COMMON, *SPECS])
-def test_every_row_is_true(door: Door, section: str):
+def test_every_row_states_the_actual_support(door: OctaviaFrontEnd, section: str):
     for row in rows():
         for item in row.items if row.section == section else ():
             (check_done if row.verdict in ("natively", "stored only") else check_refused)(door, section, item)
 
 
 @pytest.mark.parametrize("section", [COMMON, *SPECS])
-def test_every_row_is_true_where_agents_probe_and_run_proxies(with_agents: Door, section: str):
+def test_rows_for_agents_and_proxies_state_the_actual_support(with_agents: OctaviaFrontEnd, section: str):
     for row in rows():
         for item in row.items if row.section == section and row.verdict in WITH_AGENTS else ():
             check_done(with_agents, section, item)
 
 
-def check_refused(door: Door, section: str, item: str) -> None:
-    status, words = door.bad(*request(door, section, item))
+def check_refused(door: OctaviaFrontEnd, section: str, item: str) -> None:
+    status, words = door.call_error(*request(door, section, item))
     about = "L7 policies" if section.startswith("L7") else ABOUT.get(item, item)
     assert (status in (400, 501), about in words) == (True, True), (item, words)
 
 
-def check_done(door: Door, section: str, item: str) -> None:
+def check_done(door: OctaviaFrontEnd, section: str, item: str) -> None:
     """Check that the API shows the requested values, then delete the object, so that it does not affect the next
     request."""
     method, path, body = request(door, section, item)
-    answer = door.good(method, path, body)
-    door.rest()
+    answer = door.call_ok(method, path, body)
+    door.reconcile()
     if method == "POST":
         ((root, made),) = answer.items()
         assert item.partition(" ")[0] in str(body), "nothing was asked for"
@@ -343,11 +343,11 @@ def check_done(door: Door, section: str, item: str) -> None:
             if value is not None and isinstance(made.get(key), str | int)
         }
         assert {key: made[key] for key in shown} == shown
-        door.good("DELETE", f"{path}/{made['id']}?cascade=true")
-        door.rest()
+        door.call_ok("DELETE", f"{path}/{made['id']}?cascade=true")
+        door.reconcile()
 
 
-def request(door: Door, section: str, item: str) -> tuple[str, str, Any]:
+def request(door: OctaviaFrontEnd, section: str, item: str) -> tuple[str, str, Any]:
     if item in CALLS:
         return CALLS[item]
     name, _, value = item.partition(" ")
@@ -373,18 +373,18 @@ KINDS = {
 """Section -> the API's name of the resource."""
 
 
-def test_what_is_stored_only_changes_no_row(door: Door):
-    before = door.place.driver.rows
+def test_stored_only_attributes_change_no_dataplane_row(door: OctaviaFrontEnd):
+    before = door.server.driver.rows
     for section, kind, put in ((COMMON, "lb", specs.LOAD_BALANCER_PUT), ("listener", "listener", specs.LISTENER_PUT)):
         for item in (
             item for row in rows() if (row.section, row.verdict) == (section, "stored only") for item in row.items
         ):
             if item in put:
-                door.change(kind, door.ids[kind], **MORE[section][item])
-    assert door.place.driver.rows == before
+                door.update(kind, door.ids[kind], **MORE[section][item])
+    assert door.server.driver.rows == before
 
 
-def test_time_outs_that_a_switch_stores_only_a_proxy_holds():
+def test_timeouts_stored_only_by_the_switch_are_applied_by_proxies():
     stored = {item for row in rows() if (row.section, row.verdict) == ("listener", "stored only") for item in row.items}
     times = {item for item in stored if item.startswith("timeout_")}
     assert times == {name for name in specs.LISTENER_POST if name.startswith("timeout_")}
@@ -398,12 +398,12 @@ def proxied(**milliseconds: int) -> Rows:
     return rows_of(view([one], [its]))
 
 
-def test_numbers_of_proxies_are_those_that_hold():
+def test_readme_states_the_actual_proxy_limits():
     text = README.read_text()
-    assert OUTLIVES == 3_600
+    assert HARD_STOP_AFTER == 3_600
     for said in (
         f"at most {MAX_REPLACED} such processes of a network on each node, and each for an hour at most",
-        f"it is {CONNECTIONS:,} for each listener on each node, and {compiler.CONNECTIONS:,} for all listeners",
-        f"the headers of a request have {HEADERS // 1000} seconds",
+        f"it is {MAX_CONNECTIONS:,} for each listener on each node, and {compiler.MAX_CONNECTIONS:,} for all listeners",
+        f"the headers of a request have {HEADER_TIMEOUT_MS // 1000} seconds",
     ):
         assert said in text

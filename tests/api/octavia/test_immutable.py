@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from fairlead.reconciler.loop import STALLED
-from harness.front_ends.octavia_world import MONITOR, Door
+from fairlead.reconciler.loop import STALL_TIMEOUT
+from harness.front_ends.octavia_world import MONITOR, OctaviaFrontEnd
 from harness.waiting import DEADLINE
 
 LB = "Load Balancer {lb} is immutable and cannot be updated."
@@ -45,89 +45,91 @@ def filled(body: Any, ids: dict[str, str]) -> Any:
     return body.format(**ids) if isinstance(body, str) else body
 
 
-def test_what_takes_too_long_is_refused_and_nothing_is_written(anything: Door):
+def test_change_of_a_pending_object_is_refused_after_the_wait_limit(anything: OctaviaFrontEnd):
     door = anything
-    door.build()
-    door.place.runs = False
+    door.create_tree()
+    door.server.is_reconciling = False
 
     async def all_at_once() -> list[Any]:
         calls = (
-            door.place.call(method, "/v2.0/lbaas" + path.format(**door.ids), filled(body, door.ids))
+            door.server.call(method, "/v2.0/lbaas" + path.format(**door.ids), filled(body, door.ids))
             for method, path, body, _ in REQUESTS
         )
         return await asyncio.gather(*calls)
 
-    before = door.place.model.snapshot
+    before = door.server.model.snapshot
     for (method, path, _, words), answer in zip(REQUESTS, door.run(all_at_once()), strict=True):
         told = (answer.status_code, answer.json()["faultstring"])
         assert told == (409, words.format(**door.ids)), (method, path)
-    assert door.place.model.snapshot is before
+    assert door.server.model.snapshot is before
 
 
-def test_an_unrelated_pool_of_the_tree_waits_in_the_words_of_the_load_balancer(anything: Door):
+def test_member_change_in_a_pending_tree_is_refused_for_the_load_balancer(anything: OctaviaFrontEnd):
     door = anything
-    door.build()
-    door.rest()
-    door.place.runs = False
-    door.good("PUT", "/listeners/{other}", {"listener": {"name": "x"}})
+    door.create_tree()
+    door.reconcile()
+    door.server.is_reconciling = False
+    door.call_ok("PUT", "/listeners/{other}", {"listener": {"name": "x"}})
     member = {"member": {"address": "10.0.0.19", "protocol_port": 80}}
-    assert door.bad("POST", "/pools/{app}/members", member) == (409, LB.format(**door.ids))
-    assert door.bad("PUT", "/loadbalancers/{lb}", {"loadbalancer": {}})[1] == STATE.format(**door.ids).replace(
+    assert door.call_error("POST", "/pools/{app}/members", member) == (409, LB.format(**door.ids))
+    assert door.call_error("PUT", "/loadbalancers/{lb}", {"loadbalancer": {}})[1] == STATE.format(**door.ids).replace(
         "PENDING_CREATE", "PENDING_UPDATE"
     )
 
 
 @pytest.mark.parametrize(("method", "path", "body", "_"), REQUESTS, ids=[f"{each[0]} {each[1]}" for each in REQUESTS])
-def test_what_arrives_in_time_is_waited_for(anything: Door, method: str, path: str, body: Any, _: str):
-    anything.build()
-    anything.good(method, path, filled(body, anything.ids))
+def test_change_waits_until_the_pending_change_is_applied(
+    anything: OctaviaFrontEnd, method: str, path: str, body: Any, _: str
+):
+    anything.create_tree()
+    anything.call_ok(method, path, filled(body, anything.ids))
 
 
-def test_what_failed_may_be_changed_and_deleted(anything: Door):
+def test_objects_in_error_can_be_changed_and_deleted(anything: OctaviaFrontEnd):
     door = anything
     door.break_dataplane()
-    door.build()
-    door.rest()
-    door.place.runs = False
+    door.create_tree()
+    door.reconcile()
+    door.server.is_reconciling = False
     assert door.show("lb", door.ids["lb"])["provisioning_status"] == "ERROR"
-    door.good("POST", "/healthmonitors", {"healthmonitor": {**MONITOR, "pool_id": door.ids["files"]}})
-    door.good("DELETE", "/pools/{app}/members/{a}")
-    door.good("PUT", "/loadbalancers/{lb}/failover")
-    door.good("DELETE", "/loadbalancers/{lb}?cascade=true")
+    door.call_ok("POST", "/healthmonitors", {"healthmonitor": {**MONITOR, "pool_id": door.ids["files"]}})
+    door.call_ok("DELETE", "/pools/{app}/members/{a}")
+    door.call_ok("PUT", "/loadbalancers/{lb}/failover")
+    door.call_ok("DELETE", "/loadbalancers/{lb}?cascade=true")
 
 
-def test_what_nothing_comes_of_may_be_changed(anything: Door):
+def test_pending_objects_can_be_changed_when_the_dataplane_is_stalled(anything: OctaviaFrontEnd):
     """Pending changes stop blocking when the dataplane is stalled: OVN does not reply, or another server leads but does
     not write."""
     door = anything
-    door.build()
-    door.place.runs = False
-    door.place.reconciler._clock = lambda: 2 * STALLED
+    door.create_tree()
+    door.server.is_reconciling = False
+    door.server.reconciler._clock = lambda: 2 * STALL_TIMEOUT
     assert door.show("lb", door.ids["lb"])["provisioning_status"] == "PENDING_CREATE"
-    door.good("PUT", "/listeners/{front}", {"listener": {"name": "x"}})
+    door.call_ok("PUT", "/listeners/{front}", {"listener": {"name": "x"}})
     assert door.show("lb", door.ids["lb"])["provisioning_status"] == "PENDING_UPDATE"
 
 
 @pytest.fixture
-def patient(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Door]:
+def patient(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[OctaviaFrontEnd]:
     """Yield a site in which a change waits for its predecessor without a practical limit."""
-    monkeypatch.setattr("harness.api.PATIENCE", DEADLINE)
-    opened = Door(tmp_path)
+    monkeypatch.setattr("harness.api.REQUEST_TIMEOUT", DEADLINE)
+    opened = OctaviaFrontEnd(tmp_path)
     yield opened
     opened.close()
 
 
-def test_writers_at_the_same_time_lose_nothing(patient: Door):
+def test_concurrent_writers_lose_no_member(patient: OctaviaFrontEnd):
     """Each writer waits for its predecessor, while the reconciler runs as one task among them."""
     door = patient
-    door.build()
-    door.rest()
-    door.place.runs = False
+    door.create_tree()
+    door.reconcile()
+    door.server.is_reconciling = False
 
     async def race() -> list[int]:
-        working = asyncio.create_task(door.place.reconciler.run())
+        working = asyncio.create_task(door.server.reconciler.run())
         calls = [
-            door.place.call(
+            door.server.call(
                 "POST",
                 f"/v2.0/lbaas/pools/{door.ids['app']}/members",
                 {"member": {"address": f"10.0.0.{number}", "protocol_port": 80}},
@@ -140,6 +142,6 @@ def test_writers_at_the_same_time_lose_nothing(patient: Door):
 
     done = door.run(race())
     assert set(done) <= {201, 409}
-    shown = door.good("GET", "/pools/{app}/members")["members"]
+    shown = door.call_ok("GET", "/pools/{app}/members")["members"]
     assert len(shown) == 2 + done.count(201)
     assert done.count(201) > 1

@@ -4,24 +4,24 @@ from typing import Any
 
 import pytest
 
-from harness.front_ends.octavia_world import NOBODY, SUBNET, TREE, Door
+from harness.front_ends.octavia_world import SUBNET, TREE, UNKNOWN_ID, OctaviaFrontEnd
 
 
 @pytest.fixture
-def door(anything: Door) -> Door:
-    anything.build()
-    anything.rest()
+def door(anything: OctaviaFrontEnd) -> OctaviaFrontEnd:
+    anything.create_tree()
+    anything.reconcile()
     return anything
 
 
-def policies(door: Door) -> dict[str, int]:
+def policies(door: OctaviaFrontEnd) -> dict[str, int]:
     """Return the listener's policies: name -> position."""
-    found = door.good("GET", "/l7policies?listener_id=" + door.ids["other"])["l7policies"]
+    found = door.call_ok("GET", "/l7policies?listener_id=" + door.ids["other"])["l7policies"]
     return {policy["name"]: policy["position"] for policy in found}
 
 
-def test_from_create_to_delete(door: Door):
-    made = door.make("policy", listener_id=door.ids["other"], action="REDIRECT_TO_URL", redirect_url="http://a.b/c")
+def test_policy_from_create_to_delete(door: OctaviaFrontEnd):
+    made = door.create("policy", listener_id=door.ids["other"], action="REDIRECT_TO_URL", redirect_url="http://a.b/c")
     assert made == {
         "id": made["id"],
         "name": "",
@@ -44,53 +44,53 @@ def test_from_create_to_delete(door: Door):
         "tags": [],
     }
     assert door.show("listener", door.ids["other"])["l7policies"] == [{"id": made["id"]}]
-    changed = door.change("policy", made["id"], redirect_http_code=307, name="x", admin_state_up=False)
+    changed = door.update("policy", made["id"], redirect_http_code=307, name="x", admin_state_up=False)
     assert (changed["redirect_http_code"], changed["name"]) == (307, "x")
-    changed = door.change("policy", made["id"], redirect_prefix="https://c.d")
+    changed = door.update("policy", made["id"], redirect_prefix="https://c.d")
     assert (changed["action"], changed["redirect_url"], changed["redirect_prefix"]) == (
         "REDIRECT_PREFIX",
         None,
         "https://c.d",
     )
-    changed = door.change("policy", made["id"], action="REJECT")
+    changed = door.update("policy", made["id"], action="REJECT")
     assert (changed["redirect_prefix"], changed["redirect_http_code"]) == (None, None)
-    door.good("DELETE", f"/l7policies/{made['id']}")
-    assert door.bad("GET", f"/l7policies/{made['id']}") == (404, f"L7 Policy {made['id']} not found.")
+    door.call_ok("DELETE", f"/l7policies/{made['id']}")
+    assert door.call_error("GET", f"/l7policies/{made['id']}") == (404, f"L7 Policy {made['id']} not found.")
     assert door.show("listener", door.ids["other"])["l7policies"] == []
 
 
-def test_positions_are_counted_again_after_each_change(door: Door):
+def test_policy_positions_are_renumbered_after_each_change(door: OctaviaFrontEnd):
     common = {"listener_id": door.ids["other"], "action": "REJECT"}
-    made = {name: door.make("policy", name=name, **common)["id"] for name in "ab"}
-    made["c"] = door.make("policy", name="c", position=1, **common)["id"]
+    made = {name: door.create("policy", name=name, **common)["id"] for name in "ab"}
+    made["c"] = door.create("policy", name="c", position=1, **common)["id"]
     assert policies(door) == {"c": 1, "a": 2, "b": 3}
-    assert door.make("policy", name="d", position=70, **common)["position"] == 4
-    assert door.change("policy", made["b"], position=1)["position"] == 1
+    assert door.create("policy", name="d", position=70, **common)["position"] == 4
+    assert door.update("policy", made["b"], position=1)["position"] == 1
     assert policies(door) == {"b": 1, "c": 2, "a": 3, "d": 4}
-    door.good("DELETE", f"/l7policies/{made['c']}")
+    door.call_ok("DELETE", f"/l7policies/{made['c']}")
     assert policies(door) == {"b": 1, "a": 2, "d": 3}
-    assert door.change("policy", made["b"], position=None)["position"] == 3
-    assert door.change("policy", made["b"], name="bb")["position"] == 3
+    assert door.update("policy", made["b"], position=None)["position"] == 3
+    assert door.update("policy", made["b"], name="bb")["position"] == 3
 
 
-def test_a_pool_that_a_policy_leads_to_stays(door: Door):
+def test_pool_used_by_a_policy_cannot_be_deleted(door: OctaviaFrontEnd):
     words = (409, f"Pool {door.ids['files']} is in use by L7 policy {door.ids['policy']}")
-    assert door.bad("DELETE", "/pools/{files}") == words
+    assert door.call_error("DELETE", "/pools/{files}") == words
     assert door.show("pool", door.ids["files"])["listeners"] == [{"id": door.ids["front"]}]
-    door.good("DELETE", "/l7policies/{policy}")
-    door.good("DELETE", "/pools/{files}")
+    door.call_ok("DELETE", "/l7policies/{policy}")
+    door.call_ok("DELETE", "/pools/{files}")
 
 
-def test_a_policy_with_its_rules_in_one_call(door: Door):
+def test_policy_is_created_with_its_rules_in_one_request(door: OctaviaFrontEnd):
     rule = {"type": "HOST_NAME", "compare_type": "EQUAL_TO", "value": "a.b"}
-    made = door.make("policy", listener_id=door.ids["other"], action="REJECT", rules=[rule, rule])
-    found = door.good("GET", f"/l7policies/{made['id']}/rules")
+    made = door.create("policy", listener_id=door.ids["other"], action="REJECT", rules=[rule, rule])
+    found = door.call_ok("GET", f"/l7policies/{made['id']}/rules")
     assert [item["id"] for item in found["rules"]] == [item["id"] for item in made["rules"]]
     assert (len(found["rules"]), found["rules_links"]) == (2, [])
 
 
-def test_rules_from_create_to_delete(door: Door):
-    made = door.make("rule", type="HEADER", compare_type="EQUAL_TO", key="x-a", value="1", invert=True)
+def test_rules_from_create_to_delete(door: OctaviaFrontEnd):
+    made = door.create("rule", type="HEADER", compare_type="EQUAL_TO", key="x-a", value="1", invert=True)
     assert made == {
         "id": made["id"],
         "type": "HEADER",
@@ -108,20 +108,23 @@ def test_rules_from_create_to_delete(door: Door):
         "tags": [],
     }
     path = f"/l7policies/{{policy}}/rules/{made['id']}"
-    changed = door.good("PUT", path, {"rule": {"value": "2", "invert": None, "tags": ["t"]}})["rule"]
+    changed = door.call_ok("PUT", path, {"rule": {"value": "2", "invert": None, "tags": ["t"]}})["rule"]
     assert (changed["value"], changed["invert"], changed["tags"]) == ("2", False, ["t"])
     words = (400, "Error parsing L7Rule: Invalid L7 Rule: L7 rule type requires a key")
-    assert door.bad("PUT", path, {"rule": {"key": None}}) == words
+    assert door.call_error("PUT", path, {"rule": {"key": None}}) == words
     assert len(door.show("policy", door.ids["policy"])["rules"]) == 2
-    door.good("DELETE", path)
-    assert door.bad("GET", path) == (404, f"L7 Rule {made['id']} not found.")
+    door.call_ok("DELETE", path)
+    assert door.call_error("GET", path) == (404, f"L7 Rule {made['id']} not found.")
 
 
-def test_a_policy_has_at_most_fifty_rules(door: Door):
+def test_a_policy_has_at_most_fifty_rules(door: OctaviaFrontEnd):
     rule = {"type": "PATH", "compare_type": "EQUAL_TO", "value": "/x"}
     body = {"listener_id": door.ids["other"], "action": "REJECT", "rules": [rule] * 50}
-    made = door.make("policy", **body)["id"]
-    assert door.bad("POST", f"/l7policies/{made}/rules", {"rule": rule}) == (409, f"Too many rules on L7 policy {made}")
+    made = door.create("policy", **body)["id"]
+    assert door.call_error("POST", f"/l7policies/{made}/rules", {"rule": rule}) == (
+        409,
+        f"Too many rules on L7 policy {made}",
+    )
 
 
 @pytest.mark.parametrize(
@@ -136,39 +139,39 @@ def test_a_policy_has_at_most_fifty_rules(door: Door):
         ({"action": "REDIRECT_PREFIX"}, 400, "Invalid L7 Policy arguments: redirect_prefix must not be None"),
         ({"action": "REDIRECT_TO_URL", "redirect_url": "ftp://x"}, 400, "Value must be a valid URL string"),
         ({"action": "REDIRECT_TO_URL", "redirect_url": "http://x:y"}, 400, "Value must be a valid URL string"),
-        ({"action": "REDIRECT_TO_POOL", "redirect_pool_id": NOBODY}, 404, f"Pool {NOBODY} not found."),
+        ({"action": "REDIRECT_TO_POOL", "redirect_pool_id": UNKNOWN_ID}, 404, f"Pool {UNKNOWN_ID} not found."),
         ({"action": "REJECT", "redirect_http_code": 300}, 400, "Value should be one of: 301, 302, 303, 307, 308"),
         ({"action": "REJECT", "position": 0}, 400, "Value should be greater or equal to 1"),
-        ({"action": "REJECT", "listener_id": NOBODY}, 404, f"Listener {NOBODY} not found."),
+        ({"action": "REJECT", "listener_id": UNKNOWN_ID}, 404, f"Listener {UNKNOWN_ID} not found."),
         ({"action": "REJECT", "redirect_pool": {"name": "x"}}, 400, "argument l7policy_.l7policy: redirect_pool"),
     ],
 )  # fmt: skip
-def test_a_policy_that_cannot_be(door: Door, more: dict[str, Any], status: int, words: str):
-    code, told = door.bad("POST", "/l7policies", {"l7policy": {"listener_id": door.ids["other"], **more}})
+def test_invalid_policies_are_refused(door: OctaviaFrontEnd, more: dict[str, Any], status: int, words: str):
+    code, told = door.call_error("POST", "/l7policies", {"l7policy": {"listener_id": door.ids["other"], **more}})
     assert (code, words in told) == (status, True), told
 
 
-def test_targets_that_exclude_each_other(door: Door):
+def test_policy_with_two_redirect_targets_is_refused(door: OctaviaFrontEnd):
     body = {"redirect_pool_id": door.ids["files"], "redirect_url": "http://x"}
-    assert door.bad("PUT", "/l7policies/{policy}", {"l7policy": body}) == (
+    assert door.call_error("PUT", "/l7policies/{policy}", {"l7policy": body}) == (
         400,
         "Invalid L7 Policy arguments: Cannot specify redirect_pool_id and redirect_url or redirect_prefix at the same"
         " time",
     )
 
 
-def test_a_pool_that_does_not_fit_its_listener(door: Door):
-    udp = door.make("pool", loadbalancer_id=door.ids["lb"], protocol="UDP", lb_algorithm="ROUND_ROBIN")["id"]
-    told = door.bad("PUT", "/l7policies/{policy}", {"l7policy": {"redirect_pool_id": udp}})
+def test_redirect_pool_with_an_incompatible_protocol_is_refused(door: OctaviaFrontEnd):
+    udp = door.create("pool", loadbalancer_id=door.ids["lb"], protocol="UDP", lb_algorithm="ROUND_ROBIN")["id"]
+    told = door.call_error("PUT", "/l7policies/{policy}", {"l7policy": {"redirect_pool_id": udp}})
     words = "Validation failure: The pool protocol 'UDP' is invalid while the listener protocol is 'HTTP'."
     assert told == (400, words)
 
 
-def test_prometheus_has_no_children(door: Door):
-    made = door.make("listener", loadbalancer_id=door.ids["lb"], protocol="PROMETHEUS", protocol_port=9)["id"]
+def test_prometheus_listener_cannot_have_children(door: OctaviaFrontEnd):
+    made = door.create("listener", loadbalancer_id=door.ids["lb"], protocol="PROMETHEUS", protocol_port=9)["id"]
     words = (400, "Protocol PROMETHEUS listeners cannot have child objects.")
-    assert door.bad("POST", "/l7policies", {"l7policy": {"listener_id": made, "action": "REJECT"}}) == words
-    assert door.bad("PUT", f"/listeners/{made}", {"listener": {"default_pool_id": door.ids["app"]}}) == words
+    assert door.call_error("POST", "/l7policies", {"l7policy": {"listener_id": made, "action": "REJECT"}}) == words
+    assert door.call_error("PUT", f"/listeners/{made}", {"listener": {"default_pool_id": door.ids["app"]}}) == words
 
 
 CERT, VERIFY, FIELD = "SSL_CONN_HAS_CERT", "SSL_VERIFY_RESULT", "SSL_DN_FIELD"
@@ -201,7 +204,9 @@ COMPARISON = f"{INVALID}invalid comparison type for rule type"
         (FIELD, "STARTS_WITH", "OU-3", "x y", ""),
     ],
 )
-def test_rules_that_can_be_and_that_cannot(door: Door, kind: str, compare: str, key: str, value: str, words: str):
+def test_valid_rules_are_created_and_invalid_rules_are_refused(
+    door: OctaviaFrontEnd, kind: str, compare: str, key: str, value: str, words: str
+):
     body = {"rule": {"type": kind, "compare_type": compare, "key": key, "value": value}}
     answer = door.call("POST", "/l7policies/{policy}/rules", body)
     if not words:
@@ -210,8 +215,8 @@ def test_rules_that_can_be_and_that_cannot(door: Door, kind: str, compare: str, 
     assert (answer.status_code, words in answer.json()["faultstring"]) == (400, True), answer.text
 
 
-def test_a_tree_refers_to_its_pools_by_name(anything: Door):
-    tree = anything.build()
+def test_a_tree_refers_to_its_pools_by_name(anything: OctaviaFrontEnd):
+    tree = anything.create_tree()
     front = next(listener for listener in tree["listeners"] if listener["name"] == "front")
     policy = front["l7policies"][0]
     assert (policy["redirect_pool_id"], policy["redirect_http_code"]) == (anything.ids["files"], None)
@@ -219,28 +224,28 @@ def test_a_tree_refers_to_its_pools_by_name(anything: Door):
     lost = {"action": "REDIRECT_TO_POOL", "redirect_pool": {"name": "lost"}}
     body = {**TREE, "vip_address": "10.0.0.20", "listeners": [{**TREE["listeners"][0], "l7policies": [lost]}]}  # type: ignore[index]
     words = "Validation failure: Pool 'lost' was referenced but no full definition was found."
-    assert anything.bad("POST", "/loadbalancers", {"loadbalancer": body}) == (400, words)
+    assert anything.call_error("POST", "/loadbalancers", {"loadbalancer": body}) == (400, words)
 
 
-def test_ovn_refuses_them_by_name_and_writes_nothing(ovn: Door):
-    balancer = ovn.make("lb", vip_subnet_id=SUBNET)["id"]
-    listener = ovn.make("listener", loadbalancer_id=balancer, protocol="TCP", protocol_port=80)["id"]
-    told = ovn.bad("POST", "/l7policies", {"l7policy": {"listener_id": listener, "action": "REJECT"}})
+def test_ovn_refuses_l7_policies_by_name_and_writes_nothing(ovn: OctaviaFrontEnd):
+    balancer = ovn.create("lb", vip_subnet_id=SUBNET)["id"]
+    listener = ovn.create("listener", loadbalancer_id=balancer, protocol="TCP", protocol_port=80)["id"]
+    told = ovn.call_error("POST", "/l7policies", {"l7policy": {"listener_id": listener, "action": "REJECT"}})
     assert told == (501, "Provider 'fairlead' does not support a requested option: L7 policies")
-    assert not ovn.place.model.snapshot.l7policy_owner
+    assert not ovn.server.model.snapshot.l7policy_owner
 
 
-def test_a_rule_is_found_by_its_value_under_both_names(door: Door):
+def test_rules_are_filtered_by_value_and_by_rule_value(door: OctaviaFrontEnd):
     for name in ("value", "rule_value"):
         for value, found in (("/static", 1), ("/dynamic", 0)):
-            rules = door.good("GET", f"/l7policies/{{policy}}/rules?{name}={value}")["rules"]
+            rules = door.call_ok("GET", f"/l7policies/{{policy}}/rules?{name}={value}")["rules"]
             assert len(rules) == found, name
 
 
-def test_rules_and_members_are_found_by_what_the_path_says_too(door: Door):
+def test_rules_and_members_are_filtered_by_the_parent_id_too(door: OctaviaFrontEnd):
     for path, plural, parent, count in (
         ("/l7policies/{policy}/rules", "rules", "l7policy_id={policy}", 1),
         ("/pools/{pool}/members", "members", "pool_id={pool}", 2),
     ):
-        assert len(door.good("GET", f"{path}?{parent}")[plural]) == count
-        assert door.good("GET", f"{path}?{parent.split('=')[0]}={NOBODY}")[plural] == []
+        assert len(door.call_ok("GET", f"{path}?{parent}")[plural]) == count
+        assert door.call_ok("GET", f"{path}?{parent.split('=')[0]}={UNKNOWN_ID}")[plural] == []

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from harness.front_ends.octavia_world import MONITOR, NOBODY, SUBNET, Door
+from harness.front_ends.octavia_world import MONITOR, SUBNET, UNKNOWN_ID, OctaviaFrontEnd
 
 LB, WEB, DATAGRAMS = "{lb}", {"protocol": "HTTP"}, {"protocol": "UDP"}
 FAILURE = "Validation failure: "
@@ -82,8 +82,8 @@ ANSWERS: list[tuple[str, str, dict[str, Any], int, str]] = [
     ("POST", "healthmonitor", MONITOR, 400, f"{FIELD} pool_id. Value: 'None'. Mandatory field missing."),
     ("PUT", "healthmonitor/{monitor}", {"expected_codes": None}, 400,
      "expected_codes is not a valid option for health monitors of type TCP"),
-    ("PUT", f"healthmonitor/{NOBODY}", {}, 404, f"Health Monitor {NOBODY} not found."),
-    ("PUT", f"l7policy/{NOBODY}", {}, 404, f"L7 Policy {NOBODY} not found."),
+    ("PUT", f"healthmonitor/{UNKNOWN_ID}", {}, 404, f"Health Monitor {UNKNOWN_ID} not found."),
+    ("PUT", f"l7policy/{UNKNOWN_ID}", {}, 404, f"L7 Policy {UNKNOWN_ID} not found."),
     ("POST", "listener", {**LISTENER, "allowed_cidrs": ["x"]}, 400,
      f"{FIELD} allowed_cidrs. Value: '['x']'. Value should be IPv4 or IPv6 CIDR format"),
     ("POST", "listener", {**LISTENER, "protocol": "UDP", "default_tls_container_ref": "a"}, 400,
@@ -107,11 +107,11 @@ ANSWERS: list[tuple[str, str, dict[str, Any], int, str]] = [
      f"{FAILURE}The pool protocol 'HTTP' is invalid while the listener protocol is 'HTTPS'."),
     ("POST", "listener", {**LISTENER, **ENDS_TLS, "default_pool_id": "{secure}"}, 400,
      f"{FAILURE}The pool protocol 'HTTPS' is invalid while the listener protocol is 'TERMINATED_HTTPS'."),
-    ("POST", "listener", {**LISTENER, **ENDS_TLS, "default_pool_id": NOBODY}, 404, f"Pool {NOBODY} not found."),
+    ("POST", "listener", {**LISTENER, **ENDS_TLS, "default_pool_id": UNKNOWN_ID}, 404, f"Pool {UNKNOWN_ID} not found."),
     ("POST", "listener", {**LISTENER, **ENDS_TLS, "default_pool_id": "{app}"}, 400,
      f"{FAILURE}An SNI or default certificate container reference must be provided for TERMINATED_HTTPS protocol"
      " listeners."),
-    ("POST", "listener", {**LISTENER, **TAKEN, "default_pool_id": NOBODY}, 404, f"Pool {NOBODY} not found."),
+    ("POST", "listener", {**LISTENER, **TAKEN, "default_pool_id": UNKNOWN_ID}, 404, f"Pool {UNKNOWN_ID} not found."),
     ("POST", "listener", {**LISTENER, **TAKEN, "protocol": "PROMETHEUS", "default_pool_id": "{app}"}, 400,
      "Protocol PROMETHEUS listeners cannot have child objects."),
     ("POST", "listener", {**LISTENER, **TAKEN, "allowed_cidrs": ["2001:db8::/64"]}, 409,
@@ -175,48 +175,48 @@ ATTRIBUTES = {
 """Attributes that octavia.api.v2.types of Octavia 19.0.0 shows for each object."""
 
 
-def call(door: Door, method: str, where: str, values: dict[str, Any]) -> tuple[int, str]:
+def call(door: OctaviaFrontEnd, method: str, where: str, values: dict[str, Any]) -> tuple[int, str]:
     """Send the request. `where` is the root element, optionally followed by an id or by a path."""
     root, _, path = where.partition(" ")
     root, _, identity = root.partition("/")
     path = path or f"/{PATHS.get(root, f'{root}s')}" + (f"/{identity}" if identity else "")
     filled = {name: value.format(**door.ids) if value in REFERENCES else value for name, value in values.items()}
-    return door.bad(method, path, {root: [filled] if root == "members" else filled})
+    return door.call_error(method, path, {root: [filled] if root == "members" else filled})
 
 
 @pytest.fixture
-def door(anything: Door) -> Door:
+def door(anything: OctaviaFrontEnd) -> OctaviaFrontEnd:
     """The tree, at rest, a listener for metrics and one of datagrams, and a pool of HTTPS."""
-    anything.build()
-    anything.rest()
+    anything.create_tree()
+    anything.reconcile()
     secure = {"loadbalancer_id": anything.ids["lb"], "protocol": "HTTPS", "lb_algorithm": "ROUND_ROBIN"}
-    anything.ids["secure"] = anything.make("pool", **secure)["id"]
+    anything.ids["secure"] = anything.create("pool", **secure)["id"]
     for name, protocol, port in (("metrics", "PROMETHEUS", 90), ("datagrams", "UDP", 91)):
         values = {"loadbalancer_id": anything.ids["lb"], "protocol": protocol, "protocol_port": port}
-        anything.ids[name] = anything.make("listener", **values)["id"]
+        anything.ids[name] = anything.create("listener", **values)["id"]
     return anything
 
 
-def test_what_is_wrong_is_told_as_octavia_tells_it(door: Door):
-    before = door.place.model.snapshot
+def test_invalid_requests_get_octavias_status_codes_and_texts(door: OctaviaFrontEnd):
+    before = door.server.model.snapshot
     told = [call(door, method, where, values) for method, where, values, _, _ in ANSWERS]
     assert told == [(code, words) for _, _, _, code, words in ANSWERS]
-    assert door.place.model.snapshot is before
+    assert door.server.model.snapshot is before
 
 
-def test_what_is_wrong_is_told_before_what_has_to_wait(door: Door):
+def test_validation_errors_are_reported_before_the_pending_status(door: OctaviaFrontEnd):
     """Validation errors are reported before the pending status, because a retry cannot fix the request."""
-    door.place.runs = False
-    door.good("PUT", "/loadbalancers/{lb}", {"loadbalancer": {"name": "x"}})
+    door.server.is_reconciling = False
+    door.call_ok("PUT", "/loadbalancers/{lb}", {"loadbalancer": {"name": "x"}})
     waiting = [(method, where, values) for method, where, values, code, _ in ANSWERS if code == 400]
     assert {call(door, *each)[0] for each in waiting} == {400}
-    assert door.bad("PUT", "/pools/{app}", {"pool": {"name": "x"}})[0] == 409
+    assert door.call_error("PUT", "/pools/{app}", {"pool": {"name": "x"}})[0] == 409
 
 
-def test_answers_have_octavias_attributes_and_no_others(anything: Door):
+def test_responses_have_exactly_octavias_attributes(anything: OctaviaFrontEnd):
     """Attributes that Octavia does not have are shown only where a client has set them."""
-    tree = anything.build()
-    anything.rest()
+    tree = anything.create_tree()
+    anything.reconcile()
     pool, in_tree = tree["pools"][0], {"loadbalancers", "healthmonitor_id", "pools"}
     parts = {"listener": tree["listeners"][0], "pool": pool, "member": pool["members"][0]}
     parts["healthmonitor"] = pool["healthmonitor"]
@@ -229,44 +229,46 @@ def test_answers_have_octavias_attributes_and_no_others(anything: Door):
         "member": "/pools/{app}/members/{a}",
         "healthmonitor": "/healthmonitors/{monitor}",
     }
-    assert {name: set(anything.good("GET", path)[name]) for name, path in paths.items()} == ATTRIBUTES
+    assert {name: set(anything.call_ok("GET", path)[name]) for name, path in paths.items()} == ATTRIBUTES
 
 
-def test_a_persistence_keeps_its_type(anything: Door):
+def test_session_persistence_update_without_a_type_keeps_the_type(anything: OctaviaFrontEnd):
     """A PUT of `session_persistence` without a type changes the other attributes and keeps the type."""
-    anything.ids["lb"] = anything.make("lb", vip_subnet_id=SUBNET)["id"]
+    anything.ids["lb"] = anything.create("lb", vip_subnet_id=SUBNET)["id"]
     old = kept("APP_COOKIE", cookie_name="a")
-    made = anything.make("pool", loadbalancer_id=anything.ids["lb"], lb_algorithm="ROUND_ROBIN", **WEB, **old)["id"]
-    changed = anything.change("pool", made, **kept(cookie_name="b"))["session_persistence"]
+    made = anything.create("pool", loadbalancer_id=anything.ids["lb"], lb_algorithm="ROUND_ROBIN", **WEB, **old)["id"]
+    changed = anything.update("pool", made, **kept(cookie_name="b"))["session_persistence"]
     assert (changed["type"], changed["cookie_name"]) == ("APP_COOKIE", "b")
-    changed = anything.change("pool", made, **kept("SOURCE_IP"))["session_persistence"]
+    changed = anything.update("pool", made, **kept("SOURCE_IP"))["session_persistence"]
     assert (changed["type"], changed["cookie_name"]) == ("SOURCE_IP", None)
 
 
-def test_the_code_of_a_redirection(door: Door):
+def test_redirect_code_defaults_to_302_and_can_be_removed(door: OctaviaFrontEnd):
     """A redirection without a code gets 302; a code can be removed alone."""
     values = {**URL, "listener_id": door.ids["front"], "redirect_url": "http://a"}
-    made = door.make("policy", **values, redirect_http_code=None)
+    made = door.create("policy", **values, redirect_http_code=None)
     assert made["redirect_http_code"] == 302
-    assert door.change("policy", made["id"], redirect_http_code=301)["redirect_http_code"] == 301
-    assert door.change("policy", made["id"], redirect_http_code=None)["redirect_http_code"] is None
-    assert door.change("policy", made["id"], redirect_url="http://b")["redirect_http_code"] == 302
+    assert door.update("policy", made["id"], redirect_http_code=301)["redirect_http_code"] == 301
+    assert door.update("policy", made["id"], redirect_http_code=None)["redirect_http_code"] is None
+    assert door.update("policy", made["id"], redirect_url="http://b")["redirect_http_code"] == 302
 
 
-def test_a_null_switches_off_in_a_post_too(door: Door):
-    made = door.make("listener", loadbalancer_id=door.ids["lb"], protocol="TCP", protocol_port=82, admin_state_up=None)
+def test_null_admin_state_in_a_post_disables_the_object(door: OctaviaFrontEnd):
+    made = door.create(
+        "listener", loadbalancer_id=door.ids["lb"], protocol="TCP", protocol_port=82, admin_state_up=None
+    )
     assert made["admin_state_up"] is False
-    assert door.make("lb", vip_subnet_id=SUBNET, admin_state_up=None)["admin_state_up"] is False
+    assert door.create("lb", vip_subnet_id=SUBNET, admin_state_up=None)["admin_state_up"] is False
 
 
-def test_an_address_may_stand_for_its_network(door: Door):
+def test_allowed_cidrs_are_normalized_to_network_addresses(door: OctaviaFrontEnd):
     values = {**LISTENER, "loadbalancer_id": door.ids["lb"], "allowed_cidrs": ["10.0.0.5", "10.0.0.9/24"]}
-    assert door.make("listener", **values)["allowed_cidrs"] == ["10.0.0.5/32", "10.0.0.0/24"]
+    assert door.create("listener", **values)["allowed_cidrs"] == ["10.0.0.5/32", "10.0.0.0/24"]
 
 
-def test_whose_a_part_is_follows_from_its_load_balancer(door: Door):
+def test_listener_inherits_the_project_of_its_load_balancer(door: OctaviaFrontEnd):
     """The project of a load balancer is tenant_id if that differs from project_id, as in Octavia. Parts ignore both."""
-    made = door.make("lb", vip_subnet_id=SUBNET, project_id="a", tenant_id="b")
+    made = door.create("lb", vip_subnet_id=SUBNET, project_id="a", tenant_id="b")
     assert (made["project_id"], made["tenant_id"]) == ("b", "b")
     values = {**LISTENER, "loadbalancer_id": door.ids["lb"], "project_id": "other", "tenant_id": "another"}
-    assert door.make("listener", **values)["project_id"] == "demo"
+    assert door.create("listener", **values)["project_id"] == "demo"

@@ -2,15 +2,15 @@
 
 import pytest
 
-from harness.front_ends.octavia_world import MONITOR, NOBODY, SUBNET, Door
+from harness.front_ends.octavia_world import MONITOR, SUBNET, UNKNOWN_ID, OctaviaFrontEnd
 
 NAMES = ("b", "a", "c")
 
 
 @pytest.fixture
-def three(ovn: Door) -> Door:
+def three(ovn: OctaviaFrontEnd) -> OctaviaFrontEnd:
     for name in NAMES:
-        made = ovn.make("lb", vip_subnet_id=SUBNET, name=name, description="x" if name == "c" else "y")
+        made = ovn.create("lb", vip_subnet_id=SUBNET, name=name, description="x" if name == "c" else "y")
         ovn.ids[name] = made["id"]
     return ovn
 
@@ -32,8 +32,8 @@ def three(ovn: Door) -> Door:
         ("limit=2", "ba"),
     ],
 )
-def test_a_list_is_sorted_and_limited_as_octavia_reads_it(three: Door, query: str, order: str):
-    found = three.good("GET", f"/loadbalancers?{query}")["loadbalancers"]
+def test_lists_are_sorted_and_limited_as_in_octavia(three: OctaviaFrontEnd, query: str, order: str):
+    found = three.call_ok("GET", f"/loadbalancers?{query}")["loadbalancers"]
     assert "".join(each["name"] for each in found) == order
 
 
@@ -43,14 +43,14 @@ def test_a_list_is_sorted_and_limited_as_octavia_reads_it(three: Door, query: st
         ("sort=name:bad", "Supplied sort direction 'bad' is not valid."),
         ("sort_key=name&sort_dir=bad", "Supplied sort direction 'bad' is not valid."),
         ("sort=bogus", "Supplied sort key 'bogus' is not valid."),
-        (f"marker={NOBODY}", f"Supplied pagination marker '{NOBODY}' is not valid."),
+        (f"marker={UNKNOWN_ID}", f"Supplied pagination marker '{UNKNOWN_ID}' is not valid."),
         ("limit=x", "Supplied pagination limit 'x' is not valid."),
         ("limit=-2", "Supplied pagination limit '-2' is not valid."),
         ("bogus=1", "One or more arguments are either duplicate or invalid: 'bogus'"),
     ],
 )
-def test_what_is_wrong_is_said_in_octavias_words(three: Door, query: str, words: str):
-    status, said = three.bad("GET", f"/loadbalancers?{query}")
+def test_invalid_list_queries_are_refused_with_octavias_texts(three: OctaviaFrontEnd, query: str, words: str):
+    status, said = three.call_error("GET", f"/loadbalancers?{query}")
     assert (status, said[: len(words)]) == (400, words)
 
 
@@ -71,46 +71,48 @@ OMITTED = [
 
 
 @pytest.mark.parametrize(("plural", "query", "names"), OMITTED)
-def test_what_answers_omit_is_filtered_and_sorted_by(tree: Door, plural: str, query: str, names: list[str]):
-    found = tree.good("GET", f"/{plural}?{query}")[plural]
+def test_attributes_omitted_from_responses_can_be_filtered_and_sorted_by(
+    tree: OctaviaFrontEnd, plural: str, query: str, names: list[str]
+):
+    found = tree.call_ok("GET", f"/{plural}?{query}")[plural]
     assert [each["name"] for each in found] == names
-    cut = tree.good("GET", f"/{plural}?{query}&fields=name&fields=locality&fields=raw&fields=probed_by")[plural]
+    cut = tree.call_ok("GET", f"/{plural}?{query}&fields=name&fields=locality&fields=raw&fields=probed_by")[plural]
     shown = {"near": {"locality": "CHASSIS"}, "ssh": {"raw": {"location": 0, "value": "5353482d"}}}
     assert cut == [{"name": name, **shown.get(name, {})} for name in names]
 
 
 @pytest.mark.parametrize("query", ["listeners?locality=NONE", "pools?sort=raw", "pools?probed_by=dataplane"])
-def test_a_list_knows_what_answers_of_its_own_kind_omit(tree: Door, query: str):
-    assert tree.bad("GET", f"/{query}")[0] == 400
+def test_omitted_attributes_of_another_kind_are_refused_in_queries(tree: OctaviaFrontEnd, query: str):
+    assert tree.call_error("GET", f"/{query}")[0] == 400
 
 
 @pytest.fixture
-def tree(anything: Door) -> Door:
+def tree(anything: OctaviaFrontEnd) -> OctaviaFrontEnd:
     """Create, for each kind with attributes of Fairlead's own, one object with defaults and one with other values."""
-    balancer = anything.make("lb", vip_subnet_id=SUBNET)["id"]
+    balancer = anything.create("lb", vip_subnet_id=SUBNET)["id"]
     common = {"loadbalancer_id": balancer, "protocol": "TCP"}
-    near = anything.make("pool", name="near", lb_algorithm="ROUND_ROBIN", locality="CHASSIS", **common)
-    far = anything.make("pool", name="far", lb_algorithm="ROUND_ROBIN", locality="NONE", **common)
-    anything.make("monitor", name="often", pool_id=far["id"], **MONITOR)
+    near = anything.create("pool", name="near", lb_algorithm="ROUND_ROBIN", locality="CHASSIS", **common)
+    far = anything.create("pool", name="far", lb_algorithm="ROUND_ROBIN", locality="NONE", **common)
+    anything.create("monitor", name="often", pool_id=far["id"], **MONITOR)
     assert (near["locality"], "locality" in far) == ("CHASSIS", False)
     ssh = {"raw": {"location": 0, "value": "5353482d"}}
-    anything.make("listener", name="ssh", protocol_port=22, **ssh, **common)
-    anything.make("listener", name="web", protocol_port=80, raw=None, **common)
+    anything.create("listener", name="ssh", protocol_port=22, **ssh, **common)
+    anything.create("listener", name="web", protocol_port=80, raw=None, **common)
     return anything
 
 
-def test_fields_cut_one_object_too(three: Door):
-    made = three.make("listener", loadbalancer_id=three.ids["a"], protocol="TCP", protocol_port=80)
-    found = three.good("GET", "/loadbalancers/{a}?fields=id&fields=name")
+def test_fields_query_limits_the_attributes_of_one_object(three: OctaviaFrontEnd):
+    made = three.create("listener", loadbalancer_id=three.ids["a"], protocol="TCP", protocol_port=80)
+    found = three.call_ok("GET", "/loadbalancers/{a}?fields=id&fields=name")
     assert found == {"loadbalancer": {"id": three.ids["a"], "name": "a"}}
-    found = three.good("GET", f"/listeners/{made['id']}?fields=protocol_port")
+    found = three.call_ok("GET", f"/listeners/{made['id']}?fields=protocol_port")
     assert found == {"listener": {"protocol_port": 80}}
-    found = three.good("GET", "/quotas/p1?fields=pool")
+    found = three.call_ok("GET", "/quotas/p1?fields=pool")
     assert found == {"quota": {"pool": -1}}
-    assert three.good("GET", "/loadbalancers/{a}?fields=nothing") == {"loadbalancer": {}}
+    assert three.call_ok("GET", "/loadbalancers/{a}?fields=nothing") == {"loadbalancer": {}}
 
 
-def test_a_method_that_there_is_not_is_answered_with_those_that_there_are(three: Door):
+def test_unsupported_method_gets_405_with_the_allowed_methods(three: OctaviaFrontEnd):
     for path, allowed in (
         ("/loadbalancers", "GET, HEAD, POST"),
         ("/loadbalancers/{a}", "DELETE, GET, HEAD, PUT"),

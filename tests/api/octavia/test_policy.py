@@ -15,8 +15,8 @@ from fairlead.api.http.authentication import ROLES
 from fairlead.api.http.openapi import Operation
 from fairlead.api.octavia import PREFIX
 from fairlead.api.octavia.policy import RULES, operation_name
-from harness.api import ADMIN, Inside
-from harness.octavia import NOBODY, ROOT, SUBNET, caller, make, play_octavia, said
+from harness.api import ADMIN, InProcessServer
+from harness.octavia import ROOT, SUBNET, UNKNOWN_ID, caller, create, error_of, play_octavia
 
 READ, WRITE, ONLY_ADMIN, READ_QUOTA, WRITE_QUOTA = "read", "write", "admin", "read-quota", "write-quota"
 ACTIONS = {
@@ -114,25 +114,25 @@ def documented(document: Any) -> Iterator[tuple[str, str]]:
     return iter(sorted(found, key=late))
 
 
-async def furnish(place: Inside, project: str) -> tuple[dict[str, str], dict[str, Any]]:
+async def furnish(place: InProcessServer, project: str) -> tuple[dict[str, str], dict[str, Any]]:
     """Create one object of each kind; return ids by path, and bodies."""
     ids = {"{name}": "ovn", "{project_id}": project}
     for root, profile_root in (("flavor", "flavorprofile"), ("availability_zone", "availability_zone_profile")):
         path, profile_path = (f"{name.replace('_', '')}s" for name in (root, profile_root))
         body = {"name": "p", "provider_name": "ovn", f"{root}_data": "{}"}
-        ids[profile_path] = (await make(place, profile_path, profile_root, **body))["id"]
-        made = await make(place, path, root, name="gold", **{f"{root}_profile_id": ids[profile_path]})
+        ids[profile_path] = (await create(place, profile_path, profile_root, **body))["id"]
+        made = await create(place, path, root, name="gold", **{f"{root}_profile_id": ids[profile_path]})
         ids[path] = made.get("id", "gold")
-    await place.good("PUT", f"{ROOT}/quotas/{project}", {"quota": {}})
-    balancer = await make(place, "loadbalancers", "loadbalancer", vip_subnet_id=SUBNET, project_id=project)
+    await place.call_ok("PUT", f"{ROOT}/quotas/{project}", {"quota": {}})
+    balancer = await create(place, "loadbalancers", "loadbalancer", vip_subnet_id=SUBNET, project_id=project)
     own = {"loadbalancer_id": balancer["id"]}
     pool = {"protocol": "TCP", "lb_algorithm": "SOURCE_IP", **own}
     listener = {"protocol": "TCP", "protocol_port": 80, **own}
     ids["loadbalancers"] = balancer["id"]
-    ids["listeners"] = (await make(place, "listeners", "listener", **listener))["id"]
-    ids["pools"] = (await make(place, "pools", "pool", **pool))["id"]
+    ids["listeners"] = (await create(place, "listeners", "listener", **listener))["id"]
+    ids["pools"] = (await create(place, "pools", "pool", **pool))["id"]
     members = f"pools/{ids['pools']}/members"
-    ids["members"] = (await make(place, members, "member", address="10.0.0.11", protocol_port=80))["id"]
+    ids["members"] = (await create(place, members, "member", address="10.0.0.11", protocol_port=80))["id"]
     bodies = {
         "POST /loadbalancers": {"loadbalancer": {"vip_subnet_id": SUBNET, "project_id": project}},
         "PUT /loadbalancers/{}": {"loadbalancer": {}},
@@ -153,14 +153,14 @@ def filled(path: str, ids: dict[str, str]) -> str:
     parts = path.split("/")
     for place, part in enumerate(parts):
         if part.startswith("{"):
-            parts[place] = ids.get(parts[place - 1]) or ids.get(part) or NOBODY
+            parts[place] = ids.get(parts[place - 1]) or ids.get(part) or UNKNOWN_ID
     return "/".join(parts)
 
 
 @pytest.mark.parametrize("own", [True, False], ids=["own", "other"])
 @pytest.mark.parametrize("roles", ROLE_SETS, ids=lambda roles: "+".join(sorted(roles)) or "nobody")
-def test_every_operation_for_every_role(tmp_path: Path, roles: frozenset[str], own: bool):
-    async def story(place: Inside) -> None:
+def test_every_operation_is_allowed_by_role_as_in_octavia(tmp_path: Path, roles: frozenset[str], own: bool):
+    async def story(place: InProcessServer) -> None:
         document = (await place.client.get("/openapi.json")).json()
         ids, bodies = await furnish(place, "p1")
         place.caller = caller("p1" if own else "p2", *roles)
@@ -182,7 +182,7 @@ def test_every_operation_for_every_role(tmp_path: Path, roles: frozenset[str], o
                 assert answer.json() == {"faultcode": "Client", "faultstring": words, "debuginfo": None}
             elif name in bodies:
                 assert answer.status_code < 300, answer.text
-            await place.rest()
+            await place.reconcile()
             tried += 1
         assert tried > 40
 
@@ -193,11 +193,11 @@ async def _nothing(*_: object) -> Any:
     raise NotImplementedError
 
 
-def test_every_operation_has_a_rule_and_every_rule_is_octavias(tmp_path: Path):
+def test_every_operation_has_octavias_policy_rule(tmp_path: Path):
     """Every operation has a rule, and it is Octavia's; an operation missing from the table would be for administrators
     only."""
 
-    async def story(place: Inside) -> None:
+    async def story(place: InProcessServer) -> None:
         document = (await place.client.get("/openapi.json")).json()
         names = {operation_name(Operation(method, path, _nothing, gives={})) for method, path in documented(document)}
         assert names <= RULES.keys()
@@ -208,21 +208,21 @@ def test_every_operation_has_a_rule_and_every_rule_is_octavias(tmp_path: Path):
     play_octavia(tmp_path, story)
 
 
-def test_lists_show_what_the_caller_may_see(tmp_path: Path):
-    async def story(place: Inside) -> None:
+def test_lists_show_only_projects_visible_to_the_caller(tmp_path: Path):
+    async def story(place: InProcessServer) -> None:
         for project in ("p1", "p2"):
             body = {"vip_subnet_id": SUBNET, "project_id": project, "pools": [], "listeners": []}
-            await make(place, "loadbalancers", "loadbalancer", **body)
+            await create(place, "loadbalancers", "loadbalancer", **body)
 
         async def seen(query: str = "") -> list[str]:
-            found = await place.good("GET", f"{ROOT}/loadbalancers?{query}")
+            found = await place.call_ok("GET", f"{ROOT}/loadbalancers?{query}")
             return [balancer["project_id"] for balancer in found["loadbalancers"]]
 
         for role in ("reader", "member", "load-balancer_observer", "load-balancer_member"):
             place.caller = caller("p2", role)
             assert (await seen(), await seen("project_id=p2")) == (["p2"], ["p2"])
             for query in ("project_id=p1", "tenant_id=p1", "project_id=p2&project_id=p1"):
-                assert (await said(place, "GET", f"loadbalancers?{query}"))[0] == 403
+                assert (await error_of(place, "GET", f"loadbalancers?{query}"))[0] == 403
         for role in ("admin", "load-balancer_admin", "load-balancer_global_observer"):
             place.caller = caller("p2", role)
             assert (await seen(), await seen("project_id=p1")) == (["p1", "p2"], ["p1"])
@@ -232,13 +232,13 @@ def test_lists_show_what_the_caller_may_see(tmp_path: Path):
     play_octavia(tmp_path, story)
 
 
-def test_nothing_is_made_for_another_project(tmp_path: Path):
-    async def story(place: Inside) -> None:
+def test_member_role_cannot_create_for_another_project(tmp_path: Path):
+    async def story(place: InProcessServer) -> None:
         place.caller = caller("p1", "member")
         body = {"loadbalancer": {"vip_subnet_id": SUBNET, "project_id": "p2"}}
-        assert (await said(place, "POST", "loadbalancers", body))[0] == 403
+        assert (await error_of(place, "POST", "loadbalancers", body))[0] == 403
         place.caller = caller("p1", "load-balancer_member")
-        balancer = await make(place, "loadbalancers", "loadbalancer", vip_subnet_id=SUBNET)
+        balancer = await create(place, "loadbalancers", "loadbalancer", vip_subnet_id=SUBNET)
         assert balancer["project_id"] == "p1"
 
     play_octavia(tmp_path, story)
@@ -248,33 +248,33 @@ SYSTEM_ROLES = {"reader": ["reader"], "member": ["member", "reader"], "admin": [
 
 
 @pytest.mark.parametrize("name", SYSTEM_ROLES)
-def test_who_speaks_for_the_system_reads_what_everybody_has_and_makes_nothing_of_nobodys(tmp_path: Path, name: str):
-    async def story(place: Inside) -> None:
-        made = await make(place, "loadbalancers", "loadbalancer", vip_subnet_id=SUBNET, project_id="p1")
+def test_system_scope_reads_every_project_and_admin_names_the_project(tmp_path: Path, name: str):
+    async def story(place: InProcessServer) -> None:
+        made = await create(place, "loadbalancers", "loadbalancer", vip_subnet_id=SUBNET, project_id="p1")
         place.caller = replace(caller("", *SYSTEM_ROLES[name]), system=True)
         for query in ("", "?project_id=p1", "?tenant_id=p1"):
-            found = await place.good("GET", f"{ROOT}/loadbalancers{query}")
+            found = await place.call_ok("GET", f"{ROOT}/loadbalancers{query}")
             assert [balancer["id"] for balancer in found["loadbalancers"]] == [made["id"]]
-        await place.good("GET", f"{ROOT}/quotas/p1")
+        await place.call_ok("GET", f"{ROOT}/quotas/p1")
         body: dict[str, Any] = {"loadbalancer": {"vip_subnet_id": SUBNET}}
-        status, words = await said(place, "POST", "loadbalancers", body)
+        status, words = await error_of(place, "POST", "loadbalancers", body)
         if name != "admin":
             assert status == 403
-            assert (await said(place, "DELETE", f"loadbalancers/{made['id']}"))[0] == 403
-            assert (await said(place, "PUT", "quotas/p1", {"quota": {}}))[0] == 403
+            assert (await error_of(place, "DELETE", f"loadbalancers/{made['id']}"))[0] == 403
+            assert (await error_of(place, "PUT", "quotas/p1", {"quota": {}}))[0] == 403
             body["loadbalancer"]["project_id"] = "p1"
-            assert (await said(place, "POST", "loadbalancers", body))[0] == 403
+            assert (await error_of(place, "POST", "loadbalancers", body))[0] == 403
         else:
             assert (status, words.partition(".")[0]) == (
                 400,
                 "Validation failure: Missing project ID in request where one is required",
             )
             body["loadbalancer"]["project_id"] = "p2"
-            assert (await place.good("POST", f"{ROOT}/loadbalancers", body))["loadbalancer"]["project_id"] == "p2"
+            assert (await place.call_ok("POST", f"{ROOT}/loadbalancers", body))["loadbalancer"]["project_id"] == "p2"
             pool = {"protocol": "TCP", "lb_algorithm": "SOURCE_IP", "loadbalancer_id": made["id"]}
-            part = await make(place, "pools", "pool", **pool)
+            part = await create(place, "pools", "pool", **pool)
             assert part["project_id"] == "p1"
-            await place.good("PUT", f"{ROOT}/pools/{part['id']}", {"pool": {"name": "x"}})
-            await place.good("DELETE", f"{ROOT}/loadbalancers/{made['id']}?cascade=true")
+            await place.call_ok("PUT", f"{ROOT}/pools/{part['id']}", {"pool": {"name": "x"}})
+            await place.call_ok("DELETE", f"{ROOT}/loadbalancers/{made['id']}?cascade=true")
 
     play_octavia(tmp_path, story)

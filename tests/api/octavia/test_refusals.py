@@ -12,7 +12,16 @@ from fairlead.changes.refusal import Refusal
 OF_NETWORKING = {
     *("networks", "ports", "resources", "subnets", "routers", "gateways", "floatingips", "local_ips", "associations")
 }
-OF_DESCRIPTIONS = {*("described", "described_checks", "listen_addresses", "outside", "uplinks", "whole_networks")}
+OF_DESCRIPTIONS = {
+    *(
+        "balancer_specs",
+        "balancer_spec_checks",
+        "listen_addresses",
+        "untranslated_prefixes",
+        "declarative_uplinks",
+        "declarative_networks",
+    )
+}
 OF_TRUST = {"projects", "trust", "nodes"}
 OF_HOSTS = {"hosts", "host_checks"}
 OF_OTHERS = OF_NETWORKING | OF_DESCRIPTIONS | OF_TRUST | OF_HOSTS
@@ -39,11 +48,11 @@ def refused_by(module: ModuleType) -> set[type[Refusal]]:
     return {each for each in found if each.__module__ == module.__name__ and each.__name__ not in OF_PORTS}
 
 
-def test_there_are_words_for_each():
+def test_every_refusal_has_an_error_text():
     names = {each.name for each in iter_modules(changes.__path__)} - OF_OTHERS - {"refusal"}
     modules = [import_module(f"fairlead.changes.{name}") for name in names]
-    assert set[type[Refusal]]().union(*map(refused_by, modules)) == refusals.WORDS.keys()
+    assert set[type[Refusal]]().union(*map(refused_by, modules)) == refusals.ERROR_TEXTS.keys()
 
 
-def test_there_are_words_for_each_mistake_in_a_rule():
+def test_every_rule_problem_has_an_error_text():
     assert refusals._RULE.keys() == set(RuleProblem)

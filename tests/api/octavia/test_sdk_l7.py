@@ -10,7 +10,7 @@ import openstack
 import pytest
 
 from harness.api import compile_anything
-from harness.sdk import check_queries, has, refused, same
+from harness.sdk import assert_attributes, assert_equal_resources, check_queries, refused
 from harness.served import served, write_clouds
 
 pytestmark = pytest.mark.client
@@ -33,25 +33,29 @@ def listener(lb: Any) -> Any:
     return lb.create_listener(name="http", load_balancer_id=balancer.id, protocol="HTTP", protocol_port=80)
 
 
-def test_policies(lb: Any, listener: Any):
+def test_sdk_manages_l7_policies(lb: Any, listener: Any):
     pool = lb.create_pool(
         name="files", loadbalancer_id=listener.load_balancers[0]["id"], protocol="HTTP", lb_algorithm="ROUND_ROBIN"
     )
     first = lb.create_l7_policy(
         name="static", listener_id=listener.id, action="REDIRECT_TO_POOL", redirect_pool_id=pool.id, tags=["t"]
     )
-    has(first, name="static", action="REDIRECT_TO_POOL", redirect_pool_id=pool.id, listener_id=listener.id, tags=["t"])
-    has(first, position=1, rules=[], redirect_url=None, redirect_prefix=None, is_admin_state_up=True)
+    assert_attributes(
+        first, name="static", action="REDIRECT_TO_POOL", redirect_pool_id=pool.id, listener_id=listener.id, tags=["t"]
+    )
+    assert_attributes(first, position=1, rules=[], redirect_url=None, redirect_prefix=None, is_admin_state_up=True)
     url = "https://example.com/"
     second = lb.create_l7_policy(
         listener_id=listener.id, name="moved", action="REDIRECT_TO_URL", redirect_url=url, position=1, description="d"
     )
-    has(second, action="REDIRECT_TO_URL", redirect_url=url, position=1, description="d")
+    assert_attributes(second, action="REDIRECT_TO_URL", redirect_url=url, position=1, description="d")
     assert [policy.name for policy in lb.l7_policies(listener_id=listener.id)] == ["static", "moved"]
-    same(lb.get_l7_policy(second.id), lb.find_l7_policy("moved"), lb.l7_policies(action="REDIRECT_TO_URL"))
+    assert_equal_resources(
+        lb.get_l7_policy(second.id), lb.find_l7_policy("moved"), lb.l7_policies(action="REDIRECT_TO_URL")
+    )
     assert lb.get_l7_policy(first.id).position == 2
     changed = lb.update_l7_policy(second.id, action="REJECT", is_admin_state_up=False, position=2)
-    has(changed, action="REJECT", redirect_url=None, is_admin_state_up=False, position=2)
+    assert_attributes(changed, action="REJECT", redirect_url=None, is_admin_state_up=False, position=2)
     assert [each["id"] for each in lb.get_listener(listener.id).l7_policies] == [first.id, second.id]
     with refused(409, f"Pool {pool.id} is in use by L7 policy {first.id}"):
         lb.delete_pool(pool.id)
@@ -61,15 +65,21 @@ def test_policies(lb: Any, listener: Any):
         lb.delete_l7_policy(first.id, ignore_missing=False)
 
 
-def test_rules(lb: Any, listener: Any):
+def test_sdk_manages_l7_rules(lb: Any, listener: Any):
     policy = lb.create_l7_policy(listener_id=listener.id, action="REJECT")
     path = lb.create_l7_rule(policy, type="PATH", compare_type="STARTS_WITH", rule_value="/static", tags=["t"])
-    has(path, type="PATH", compare_type="STARTS_WITH", rule_value="/static", invert=False, key=None, tags=["t"])
-    has(path, l7_policy_id=policy.id, is_admin_state_up=True)
+    assert_attributes(
+        path, type="PATH", compare_type="STARTS_WITH", rule_value="/static", invert=False, key=None, tags=["t"]
+    )
+    assert_attributes(path, l7_policy_id=policy.id, is_admin_state_up=True)
     header = lb.create_l7_rule(policy, type="HEADER", compare_type="EQUAL_TO", key="X-A", rule_value="b", invert=True)
-    has(header, type="HEADER", key="X-A", rule_value="b", invert=True)
-    same(lb.get_l7_rule(header.id, policy), lb.find_l7_rule(header.id, policy), lb.l7_rules(policy, type="HEADER"))
-    has(lb.update_l7_rule(header.id, policy, rule_value="c", invert=False), rule_value="c", invert=False, key="X-A")
+    assert_attributes(header, type="HEADER", key="X-A", rule_value="b", invert=True)
+    assert_equal_resources(
+        lb.get_l7_rule(header.id, policy), lb.find_l7_rule(header.id, policy), lb.l7_rules(policy, type="HEADER")
+    )
+    assert_attributes(
+        lb.update_l7_rule(header.id, policy, rule_value="c", invert=False), rule_value="c", invert=False, key="X-A"
+    )
     assert [each["id"] for each in lb.get_l7_policy(policy.id).rules] == [path.id, header.id]
     lb.delete_l7_rule(path.id, policy)
     assert [rule.id for rule in lb.l7_rules(policy)] == [header.id]
@@ -77,7 +87,7 @@ def test_rules(lb: Any, listener: Any):
         lb.delete_l7_rule(path.id, policy, ignore_missing=False)
 
 
-def test_queries_by_every_attribute(lb: Any, listener: Any):
+def test_sdk_queries_filter_by_every_attribute(lb: Any, listener: Any):
     prefix = "https://example.com/"
     policy = lb.create_l7_policy(
         name="p", description="d", listener_id=listener.id, redirect_prefix=prefix, action="REDIRECT_PREFIX", tags=["t"]

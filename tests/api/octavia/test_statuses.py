@@ -14,7 +14,7 @@ from fairlead.model.documents.addresses import parse_address
 from fairlead.model.documents.health import Endpoint, Health
 from fairlead.model.documents.loadbalancer import Transport
 from fairlead.model.registry.facts import HEALTH
-from harness.front_ends.octavia_world import MONITOR, PATHS, Door, machine
+from harness.front_ends.octavia_world import MONITOR, PATHS, OctaviaFrontEnd, machine
 
 KINDS = {
     "lb": "/loadbalancers/{lb}",
@@ -83,7 +83,7 @@ def filled(template: Any, ids: dict[str, str]) -> Any:
             return template
 
 
-def provisioning(door: Door) -> dict[str, str]:
+def provisioning(door: OctaviaFrontEnd) -> dict[str, str]:
     """Return the provisioning status of each object of the tree that still exists."""
     found = {}
     for name, path in KINDS.items():
@@ -98,12 +98,14 @@ def provisioning(door: Door) -> dict[str, str]:
     ("method", "path", "body", "pending"), TABLE, ids=[f"{method} {path}" for method, path, *_ in TABLE]
 )
 @pytest.mark.parametrize("fails", [False, True], ids=["applied", "failed"])
-def test_the_table(anything: Door, method: str, path: str, body: object, pending: set[str], fails: bool):
+def test_operation_sets_provisioning_statuses_as_in_octavia(
+    anything: OctaviaFrontEnd, method: str, path: str, body: object, pending: set[str], fails: bool
+):
     door = anything
-    door.build()
-    door.rest()
+    door.create_tree()
+    door.reconcile()
     assert set(provisioning(door).values()) == {"ACTIVE"}
-    answer = door.good(method, path, filled(body, door.ids))
+    answer = door.call_ok(method, path, filled(body, door.ids))
     if NEW in pending:
         ((root, made),) = answer.items()
         assert made["provisioning_status"] == "PENDING_CREATE"
@@ -114,19 +116,19 @@ def test_the_table(anything: Door, method: str, path: str, body: object, pending
     assert set(now.values()) <= {"PENDING_UPDATE", "ACTIVE"}
     if fails:
         door.break_dataplane()
-    door.rest()
+    door.reconcile()
     expected = {name: "ERROR" if fails and name in pending else "ACTIVE" for name in now}
     assert provisioning(door) == expected
     if NEW in pending:
-        shown = door.good("GET", new)[root]
+        shown = door.call_ok("GET", new)[root]
         assert shown["provisioning_status"] == ("ERROR" if fails else "ACTIVE")
         detached = root == "pool" and "other" not in pending
         not_probed = root == "member"
         assert shown["operating_status"] == ("OFFLINE" if fails or detached or not_probed else "ONLINE")
 
 
-def test_everything_of_a_new_tree_is_being_created(anything: Door):
-    tree = anything.build()
+def test_new_tree_is_pending_create_and_online_after_the_first_probes(anything: OctaviaFrontEnd):
+    tree = anything.create_tree()
     answers = Counter[tuple[str, str]]()
 
     def count(shown: Any) -> None:
@@ -137,35 +139,35 @@ def test_everything_of_a_new_tree_is_being_created(anything: Door):
 
     count(tree)
     assert answers == {("PENDING_CREATE", "OFFLINE"): 10}
-    anything.rest()
+    anything.reconcile()
     assert operating(anything, "a", "b", "app", "lb") == ["OFFLINE", "OFFLINE", "ONLINE", "ONLINE"], "not probed yet"
     fall(anything)
     assert set(operating(anything, *KINDS)) == {"ONLINE"}
 
 
-def test_members_of_a_pool_without_a_monitor_say_so_at_once(anything: Door):
-    anything.build()
-    anything.rest()
-    made = anything.good("POST", "/pools/{files}/members", {"member": {"address": "10.0.0.9", "protocol_port": 1}})
+def test_new_member_without_a_monitor_is_no_monitor_immediately(anything: OctaviaFrontEnd):
+    anything.create_tree()
+    anything.reconcile()
+    made = anything.call_ok("POST", "/pools/{files}/members", {"member": {"address": "10.0.0.9", "protocol_port": 1}})
     assert made["member"]["operating_status"] == "NO_MONITOR"
 
 
-def operating(door: Door, *names: str) -> list[str]:
-    return [door.good("GET", KINDS[name]).popitem()[1]["operating_status"] for name in names]
+def operating(door: OctaviaFrontEnd, *names: str) -> list[str]:
+    return [door.call_ok("GET", KINDS[name]).popitem()[1]["operating_status"] for name in names]
 
 
-def fall(door: Door, *names: str) -> None:
+def fall(door: OctaviaFrontEnd, *names: str) -> None:
     """Report both members as probed, with only these down."""
     for name, number in (("a", 11), ("b", 12)):
         endpoint = Endpoint(machine(number), parse_address(f"10.0.0.{number}"), 80, Transport.TCP)
-        list(door.place.model.observe(HEALTH, {endpoint: Health.ERROR if name in names else Health.ONLINE}))
-    door.rest()
+        list(door.server.model.observe(HEALTH, {endpoint: Health.ERROR if name in names else Health.ONLINE}))
+    door.reconcile()
 
 
-def test_health_goes_up_the_tree(anything: Door):
+def test_member_health_propagates_up_the_tree(anything: OctaviaFrontEnd):
     door = anything
-    door.build()
-    door.rest()
+    door.create_tree()
+    door.reconcile()
     for down, expected in (
         ((), ["ONLINE", "ONLINE", "ONLINE", "ONLINE", "ONLINE"]),
         (("a",), ["ERROR", "ONLINE", "DEGRADED", "DEGRADED", "ONLINE"]),
@@ -173,7 +175,7 @@ def test_health_goes_up_the_tree(anything: Door):
     ):
         fall(door, *down)
         assert operating(door, "a", "b", "app", "lb", "front") == expected
-    tree = door.good("GET", "/loadbalancers/{lb}/status")["statuses"]["loadbalancer"]
+    tree = door.call_ok("GET", "/loadbalancers/{lb}/status")["statuses"]["loadbalancer"]
     pools = {pool["name"]: pool for pool in tree["listeners"][0]["pools"]}
     assert {name: pool["operating_status"] for name, pool in pools.items()} == {"app": "ERROR", "files": "ONLINE"}
     assert {key: pools["app"]["health_monitor"][key] for key in ("type", "operating_status")} == {
@@ -181,7 +183,7 @@ def test_health_goes_up_the_tree(anything: Door):
         "operating_status": "ONLINE",
     }
     assert pools["files"]["health_monitor"] is None
-    door.change("monitor", door.ids["monitor"], admin_state_up=False)
+    door.update("monitor", door.ids["monitor"], admin_state_up=False)
     assert operating(door, "a", "b", "app", "lb", "monitor") == [*["NO_MONITOR"] * 2, "ONLINE", "ONLINE", "OFFLINE"]
 
 
@@ -197,31 +199,33 @@ def test_health_goes_up_the_tree(anything: Door):
         ("member", "a", {"a"}),
     ],
 )
-def test_what_is_disabled_is_offline_with_all_below_it(anything: Door, kind: str, name: str, offline: set[str]):
+def test_disabled_object_is_offline_with_its_children(
+    anything: OctaviaFrontEnd, kind: str, name: str, offline: set[str]
+):
     door = anything
-    door.build()
-    door.rest()
+    door.create_tree()
+    door.reconcile()
     fall(door)
-    door.change(kind, door.ids[name], admin_state_up=False)
+    door.update(kind, door.ids[name], admin_state_up=False)
     assert {known for known in KINDS if operating(door, known) == ["OFFLINE"]} == offline
 
 
-def test_a_member_of_weight_0_drains_and_a_pool_of_them_serves_nobody(anything: Door):
+def test_weight_0_drains_a_member_and_a_pool_of_drained_members_is_in_error(anything: OctaviaFrontEnd):
     door = anything
-    door.build()
-    door.rest()
+    door.create_tree()
+    door.reconcile()
     fall(door)
-    door.change("member", door.ids["a"], weight=0)
+    door.update("member", door.ids["a"], weight=0)
     assert operating(door, "a", "app") == ["DRAINING", "ONLINE"]
-    door.change("member", door.ids["b"], weight=0)
+    door.update("member", door.ids["b"], weight=0)
     assert operating(door, "a", "app", "lb") == ["DRAINING", "ERROR", "ERROR"]
 
 
-def test_parts_of_a_load_balancer_that_was_just_loaded_are_as_old_as_it(anything: Door):
+def test_objects_are_active_after_a_load_without_part_histories(anything: OctaviaFrontEnd):
     door = anything
-    door.build()
-    door.rest()
-    door.change("listener", door.ids["front"], name="x")
-    model = door.place.model
+    door.create_tree()
+    door.reconcile()
+    door.update("listener", door.ids["front"], name="x")
+    model = door.server.model
     model.snapshot = replace(model.snapshot, part_histories=model.snapshot.part_histories.delete(door.ids["lb"]))
     assert set(provisioning(door).values()) == {"ACTIVE"}

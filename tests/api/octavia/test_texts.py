@@ -36,24 +36,24 @@ BAD = [
 
 
 @pytest.mark.parametrize(("parser", "text"), GOOD)
-def test_what_is_one_is_read_as_it_is(parser: Parser[str], text: str):
+def test_valid_text_is_accepted_unchanged(parser: Parser[str], text: str):
     assert parser(text) == text
 
 
 @pytest.mark.parametrize(("parser", "text"), BAD)
-def test_what_nearly_is_one_is_refused(parser: Parser[str], text: str):
+def test_almost_valid_text_is_refused(parser: Parser[str], text: str):
     with pytest.raises(ValueError, match=r"Value (should|must)"):
         parser(text)
 
 
 @pytest.mark.parametrize("text", ["http://" + "a" * 240 + " ", "/" + "?" * 250 + " ", ("a" * 60 + ".") * 4 + " "])
-def test_no_text_takes_long(text: str):
+def test_patterns_match_long_texts_in_bounded_steps(text: str):
     """A pattern that matches a part in two ways doubles its steps with each further character."""
     for pattern in (texts.URL, texts.URL_PATH, texts.DOMAIN_NAME, texts.EXPECTED_CODES):
         assert count_match_steps(pattern, text, most=MAX_STEPS) < MAX_STEPS
 
 
-def test_an_ambiguous_pattern_would_take_long():
+def test_ambiguous_pattern_exceeds_the_step_bound():
     assert count_match_steps("(a+)+b", "a" * 30, most=MAX_STEPS) > MAX_STEPS
 
 

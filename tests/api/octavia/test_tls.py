@@ -6,25 +6,25 @@ from typing import Any
 import pytest
 
 from fairlead.changes.tls_checks import DEFAULT_CIPHERS
-from harness.front_ends.octavia_world import SUBNET, Door
+from harness.front_ends.octavia_world import SUBNET, OctaviaFrontEnd
 
 REF = "https://secrets/v1/containers/1"
 TERMINATED = {"protocol": "TERMINATED_HTTPS", "default_tls_container_ref": REF}
 
 
-def listener(door: Door, **more: object) -> dict[str, Any]:
+def listener(door: OctaviaFrontEnd, **more: object) -> dict[str, Any]:
     if "lb" not in door.ids:
-        door.ids["lb"] = door.make("lb", vip_subnet_id=SUBNET)["id"]
+        door.ids["lb"] = door.create("lb", vip_subnet_id=SUBNET)["id"]
     return {"listener": {"loadbalancer_id": door.ids["lb"], "protocol": "TCP", "protocol_port": 443, **more}}
 
 
-def pool(door: Door, **more: object) -> dict[str, Any]:
+def pool(door: OctaviaFrontEnd, **more: object) -> dict[str, Any]:
     listener(door)
     common = {"loadbalancer_id": door.ids["lb"], "protocol": "HTTP", "lb_algorithm": "ROUND_ROBIN"}
     return {"pool": {**common, **more}}
 
 
-def test_a_listener_that_ends_tls(anything: Door):
+def test_tls_attributes_of_a_listener_are_stored_and_reset_by_null(anything: OctaviaFrontEnd):
     wanted = {
         "default_tls_container_ref": REF,
         "sni_container_refs": [f"{REF}2", f"{REF}3"],
@@ -40,11 +40,11 @@ def test_a_listener_that_ends_tls(anything: Door):
         "hsts_preload": True,
     }
     body = listener(anything, protocol="TERMINATED_HTTPS", **wanted)
-    made = anything.good("POST", "/listeners", body)["listener"]
+    made = anything.call_ok("POST", "/listeners", body)["listener"]
     assert {name: made[name] for name in wanted} == wanted
     assert anything.show("listener", made["id"])["insert_headers"] == wanted["insert_headers"]
     gone = dict.fromkeys([name for name in wanted if name != "default_tls_container_ref"])
-    changed = anything.change("listener", made["id"], **gone)
+    changed = anything.update("listener", made["id"], **gone)
     assert {name: changed[name] for name in gone} == {
         "sni_container_refs": [],
         "client_authentication": "NONE",
@@ -60,13 +60,13 @@ def test_a_listener_that_ends_tls(anything: Door):
     }
 
 
-def test_a_listener_that_does_not_says_nothing_of_it(anything: Door):
-    made = anything.good("POST", "/listeners", listener(anything))["listener"]
+def test_listener_without_tls_has_no_tls_attributes(anything: OctaviaFrontEnd):
+    made = anything.call_ok("POST", "/listeners", listener(anything))["listener"]
     assert (made["tls_versions"], made["alpn_protocols"], made["client_authentication"]) == (None, None, "NONE")
-    assert anything.place.model.snapshot.load_balancers[anything.ids["lb"]].listeners[0].tls is None
+    assert anything.server.model.snapshot.load_balancers[anything.ids["lb"]].listeners[0].tls is None
 
 
-def test_a_pool_that_speaks_tls(anything: Door):
+def test_tls_attributes_of_a_pool_are_stored_and_reset_by_null(anything: OctaviaFrontEnd):
     wanted = {
         "tls_enabled": True,
         "tls_container_ref": REF,
@@ -76,26 +76,26 @@ def test_a_pool_that_speaks_tls(anything: Door):
         "tls_versions": ["TLSv1.2"],
         "alpn_protocols": ["http/1.1"],
     }
-    made = anything.good("POST", "/pools", pool(anything, **wanted))["pool"]
+    made = anything.call_ok("POST", "/pools", pool(anything, **wanted))["pool"]
     assert {name: made[name] for name in wanted} == wanted
-    changed = anything.change("pool", made["id"], tls_versions=None, tls_ciphers=None)
+    changed = anything.update("pool", made["id"], tls_versions=None, tls_ciphers=None)
     assert (changed["tls_ciphers"], changed["tls_versions"]) == (DEFAULT_CIPHERS, ["TLSv1.2", "TLSv1.3"])
-    changed = anything.change("pool", made["id"], tls_enabled=False, tls_versions=None)
+    changed = anything.update("pool", made["id"], tls_enabled=False, tls_versions=None)
     assert (changed["tls_enabled"], changed["tls_versions"]) == (False, None)
 
 
-def test_a_pool_that_speaks_tls_and_says_no_more_has_the_defaults(anything: Door):
-    made = anything.good("POST", "/pools", pool(anything, tls_enabled=True))["pool"]
+def test_pool_with_tls_enabled_has_default_ciphers_and_versions(anything: OctaviaFrontEnd):
+    made = anything.call_ok("POST", "/pools", pool(anything, tls_enabled=True))["pool"]
     assert (made["tls_ciphers"], made["tls_versions"]) == (DEFAULT_CIPHERS, ["TLSv1.2", "TLSv1.3"])
 
 
-def test_a_revocation_list_needs_who_revokes(anything: Door):
+def test_revocation_list_requires_a_ca_certificate(anything: OctaviaFrontEnd):
     words = f"{FAILURE}A CA certificate reference is required to specify a revocation list."
-    assert anything.bad("POST", "/pools", pool(anything, crl_container_ref=REF)) == (400, words)
+    assert anything.call_error("POST", "/pools", pool(anything, crl_container_ref=REF)) == (400, words)
     both = {"ca_tls_container_ref": REF, "crl_container_ref": f"{REF}2"}
-    made = anything.good("POST", "/pools", pool(anything, **both))["pool"]
+    made = anything.call_ok("POST", "/pools", pool(anything, **both))["pool"]
     words = f"{FAILURE}A CA reference cannot be removed when a certificate revocation list is present."
-    assert anything.bad("PUT", f"/pools/{made['id']}", {"pool": {"ca_tls_container_ref": None}}) == (400, words)
+    assert anything.call_error("PUT", f"/pools/{made['id']}", {"pool": {"ca_tls_container_ref": None}}) == (400, words)
 
 
 SNI = "An SNI or default certificate container reference must be provided for TERMINATED_HTTPS protocol listeners."
@@ -146,8 +146,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("more", "words"), BAD)
-def test_what_does_not_fit_is_told(anything: Door, more: dict[str, Any], words: str):
-    code, told = anything.bad("POST", "/listeners", listener(anything, **more))
+def test_invalid_tls_and_header_attributes_are_refused(anything: OctaviaFrontEnd, more: dict[str, Any], words: str):
+    code, told = anything.call_error("POST", "/listeners", listener(anything, **more))
     assert (code, words in told) == (400, True), told
 
 
@@ -168,7 +168,7 @@ def test_what_does_not_fit_is_told(anything: Door, more: dict[str, Any], words: 
         ("pool", {"alpn_protocols": ["h2"]}, "alpn_protocols"),
     ],
 )
-def test_ovn_refuses_each_by_its_name(ovn: Door, kind: str, more: dict[str, Any], option: str):
+def test_ovn_refuses_tls_attributes_by_name(ovn: OctaviaFrontEnd, kind: str, more: dict[str, Any], option: str):
     body = (listener if kind == "listener" else pool)(ovn, **more)
     words = f"Provider 'fairlead' does not support a requested option: {option}"
-    assert ovn.bad("POST", f"/{kind}s", body) == (501, words)
+    assert ovn.call_error("POST", f"/{kind}s", body) == (501, words)

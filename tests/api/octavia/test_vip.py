@@ -8,14 +8,14 @@ from fairlead.model.documents.addresses import parse_address, parse_network
 from fairlead.model.documents.network import FixedIP, Port
 from fairlead.model.registry.changeset import Changes
 from harness.api import NOON
-from harness.front_ends.octavia_world import NET, NOBODY, SUBNET, Door, machine, network
+from harness.front_ends.octavia_world import NET, SUBNET, UNKNOWN_ID, OctaviaFrontEnd, machine, network
 
 BARE, OTHER = "11111111-0000-4000-8000-000000000002", "22222222-0000-4000-8000-000000000002"
 ELSEWHERE = "22222222-0000-4000-8000-000000000003"
 
 
 @pytest.fixture
-def door(ovn: Door) -> Door:
+def door(ovn: OctaviaFrontEnd) -> OctaviaFrontEnd:
     """A network with two subnets, one with none, one with a subnet of its own, and a port with an address on each
     subnet of the first."""
     second = replace(
@@ -35,8 +35,8 @@ def door(ovn: Door) -> Door:
         fixed_ips=both,
     )
     third = replace(second, id=ELSEWHERE, cidr=parse_network("10.2.0.0/24"))
-    others = (replace(network(), id=BARE, subnets=()), replace(network(), id=NOBODY, subnets=(third,)))
-    ovn.run(ovn.place.model.write(lambda _: Changes(puts=(wide, *others, port))))
+    others = (replace(network(), id=BARE, subnets=()), replace(network(), id=UNKNOWN_ID, subnets=(third,)))
+    ovn.run(ovn.server.model.write(lambda _: Changes(puts=(wide, *others, port))))
     return ovn
 
 
@@ -63,36 +63,38 @@ def door(ovn: Door) -> Door:
         ),
     ],
 )
-def test_where_a_vip_cannot_be(door: Door, body: dict[str, object], words: str):
-    assert door.bad("POST", "/loadbalancers", {"loadbalancer": body}) == (400, f"Validation failure: {words}")
+def test_invalid_vip_placement_is_refused(door: OctaviaFrontEnd, body: dict[str, object], words: str):
+    assert door.call_error("POST", "/loadbalancers", {"loadbalancer": body}) == (400, f"Validation failure: {words}")
 
 
 @pytest.mark.parametrize(
     ("body", "missing"),
     [
         ({"vip_subnet_id": SUBNET, "vip_network_id": BARE}, SUBNET),
-        ({"vip_subnet_id": NOBODY}, NOBODY),
+        ({"vip_subnet_id": UNKNOWN_ID}, UNKNOWN_ID),
         (
-            {"vip_port_id": machine(60), "vip_subnet_id": SUBNET, "additional_vips": [{"subnet_id": NOBODY}]},
-            NOBODY,
+            {"vip_port_id": machine(60), "vip_subnet_id": SUBNET, "additional_vips": [{"subnet_id": UNKNOWN_ID}]},
+            UNKNOWN_ID,
         ),
     ],
 )
-def test_a_subnet_that_a_vip_cannot_have(door: Door, body: dict[str, object], missing: str):
+def test_unusable_vip_subnet_is_reported_as_not_found(door: OctaviaFrontEnd, body: dict[str, object], missing: str):
     """Octavia names the subnet, whether it is on another network than the request says or there is none."""
-    assert door.bad("POST", "/loadbalancers", {"loadbalancer": body}) == (400, f"Subnet {missing} not found.")
+    assert door.call_error("POST", "/loadbalancers", {"loadbalancer": body}) == (400, f"Subnet {missing} not found.")
 
 
 @pytest.mark.parametrize("body", [{"vip_address": "10.1.0.60"}, {"vip_subnet_id": OTHER}])
-def test_of_a_port_with_several_addresses_one_is_named(door: Door, body: dict[str, str]):
-    assert door.make("lb", vip_port_id=machine(60), **body)["vip_address"] == "10.1.0.60"
+def test_vip_on_a_port_with_several_addresses_is_named_by_address_or_subnet(
+    door: OctaviaFrontEnd, body: dict[str, str]
+):
+    assert door.create("lb", vip_port_id=machine(60), **body)["vip_address"] == "10.1.0.60"
 
 
-def test_an_announced_network_is_for_providers_that_announce(door: Door):
+def test_announced_network_is_refused_for_providers_that_do_not_announce(door: OctaviaFrontEnd):
     pool = replace(network(), id=OTHER, announced=True, subnets=(replace(network().subnets[0], id=BARE),))
-    door.run(door.place.model.write(lambda _: Changes(puts=(pool,))))
-    before = door.run(door.place.store.range(""))
-    status, words = door.bad("POST", "/loadbalancers", {"loadbalancer": {"vip_network_id": OTHER}})
+    door.run(door.server.model.write(lambda _: Changes(puts=(pool,))))
+    before = door.run(door.server.store.range(""))
+    status, words = door.call_error("POST", "/loadbalancers", {"loadbalancer": {"vip_network_id": OTHER}})
     why = f"Network {OTHER} is for VIPs that hosts announce, which those of provider fairlead are not."
     assert (status, words) == (400, f"Validation failure: {why}")
-    assert door.run(door.place.store.range("")) == before
+    assert door.run(door.server.store.range("")) == before

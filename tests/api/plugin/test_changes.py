@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from fairlead.changes.identity import Identity
-from fairlead.model.documents.loadbalancer import Kept, Takeover
+from fairlead.model.documents.loadbalancer import ExternalService, MigrationStage
 from fairlead.model.documents.quota import Quota
 from fairlead.model.registry.changeset import Changes
-from harness.api import Inside
+from harness.api import InProcessServer
 from harness.front_ends.plugin_world import (
     LB,
     LISTENER,
@@ -22,18 +22,18 @@ from harness.front_ends.plugin_world import (
     TWO,
     VIP,
     WHOLE,
+    call_error,
     play_plugin,
-    refused,
     vip_port,
 )
 from harness.octavia import NET, SUBNET
 
 
-def test_a_whole_tree_is_made_under_the_ids_that_are_given_and_belongs_to_the_project(tmp_path: Path):
-    async def story(place: Inside) -> None:
-        told = (await place.good("POST", "/loadbalancers", {"loadbalancer": WHOLE}))["loadbalancer"]
+def test_load_balancer_tree_is_created_with_given_ids_and_project(tmp_path: Path):
+    async def story(place: InProcessServer) -> None:
+        told = (await place.call_ok("POST", "/loadbalancers", {"loadbalancer": WHOLE}))["loadbalancer"]
         made = place.model.snapshot.load_balancers[LB]
-        assert (made.project_id, made.name, made.kept) == ("tenant", "web", Kept(made_port=True))
+        assert (made.project_id, made.name, made.kept) == ("tenant", "web", ExternalService(made_port=True))
         assert (made.vip.port_id, made.vip.address, made.owns_vip_port) == (PORT, VIP, False)
         assert [(each.id, each.default_pool_id, each.project_id) for each in made.listeners] == [
             (LISTENER, POOL, "tenant")
@@ -52,24 +52,24 @@ def test_a_whole_tree_is_made_under_the_ids_that_are_given_and_belongs_to_the_pr
 
 
 def test_parts_are_made_changed_and_deleted_under_their_ids(tmp_path: Path):
-    async def story(place: Inside) -> None:
-        await place.good("POST", "/loadbalancers", {"loadbalancer": WHOLE})
+    async def story(place: InProcessServer) -> None:
+        await place.call_ok("POST", "/loadbalancers", {"loadbalancer": WHOLE})
         listener = {"id": SECOND, "loadbalancer_id": LB, "protocol": "UDP", "protocol_port": 53}
-        await place.good("POST", "/listeners", {"listener": listener})
+        await place.call_ok("POST", "/listeners", {"listener": listener})
         member = {"id": TWO, "address": "10.0.0.12", "protocol_port": 8080}
-        await place.good("POST", f"/pools/{POOL}/members", {"member": member})
-        await place.good("PUT", f"/pools/{POOL}/members/{TWO}", {"member": {"weight": 7}})
-        await place.good("PUT", f"/healthmonitors/{MONITOR}", {"healthmonitor": {"delay": 9, "timeout": 4}})
-        await place.good("PUT", f"/pools/{POOL}", {"pool": {"session_persistence": {"type": "SOURCE_IP"}}})
-        await place.good("PUT", f"/loadbalancers/{LB}", {"loadbalancer": {"name": "new", "admin_state_up": False}})
+        await place.call_ok("POST", f"/pools/{POOL}/members", {"member": member})
+        await place.call_ok("PUT", f"/pools/{POOL}/members/{TWO}", {"member": {"weight": 7}})
+        await place.call_ok("PUT", f"/healthmonitors/{MONITOR}", {"healthmonitor": {"delay": 9, "timeout": 4}})
+        await place.call_ok("PUT", f"/pools/{POOL}", {"pool": {"session_persistence": {"type": "SOURCE_IP"}}})
+        await place.call_ok("PUT", f"/loadbalancers/{LB}", {"loadbalancer": {"name": "new", "admin_state_up": False}})
         made = place.model.snapshot.load_balancers[LB]
         assert [each.id for each in made.listeners] == [LISTENER, SECOND]
         assert [(each.id, each.weight) for each in made.pools[0].members] == [(ONE, 2), (TWO, 7)]
         assert made.pools[0].health_monitor is not None
         assert (made.pools[0].health_monitor.delay, made.name, made.admin_state_up) == (9, "new", False)
-        assert made.kept == Kept(made_port=True)
+        assert made.kept == ExternalService(made_port=True)
         batch = [{**member, "weight": 1}, {"id": OTHER, "address": "10.0.0.13", "protocol_port": 8080}]
-        await place.good("PUT", f"/pools/{POOL}/members", {"members": batch})
+        await place.call_ok("PUT", f"/pools/{POOL}/members", {"members": batch})
         left = place.model.snapshot.load_balancers[LB].pools[0].members
         assert [(each.id, each.weight) for each in left] == [(TWO, 1), (OTHER, 1)]
         for path in (
@@ -78,20 +78,20 @@ def test_parts_are_made_changed_and_deleted_under_their_ids(tmp_path: Path):
             f"pools/{POOL}/members/{TWO}",
             f"pools/{POOL}",
         ):
-            await place.good("DELETE", f"/{path}")
+            await place.call_ok("DELETE", f"/{path}")
         made = place.model.snapshot.load_balancers[LB]
         assert (made.pools, [each.id for each in made.listeners]) == ((), [LISTENER])
-        assert await refused(place, "DELETE", f"/pools/{POOL}") == (404, f"Pool {POOL} not found.")
-        await place.good("PUT", f"/loadbalancers/{LB}/failover")
+        assert await call_error(place, "DELETE", f"/pools/{POOL}") == (404, f"Pool {POOL} not found.")
+        await place.call_ok("PUT", f"/loadbalancers/{LB}/failover")
 
     play_plugin(tmp_path, story)
 
 
-def test_what_the_compiler_refuses_is_named_and_nothing_is_written(tmp_path: Path):
-    async def story(place: Inside) -> None:
+def test_unsupported_attributes_are_named_in_the_error(tmp_path: Path):
+    async def story(place: InProcessServer) -> None:
         async def without(part: str, **changes: Any) -> tuple[int, str]:
             whole = {**WHOLE, part: [{**WHOLE[part][0], **changes}]} if part else {**WHOLE, **changes}
-            return await refused(place, "POST", "/loadbalancers", {"loadbalancer": whole})
+            return await call_error(place, "POST", "/loadbalancers", {"loadbalancer": whole})
 
         assert await without("listeners", connection_limit=5) == (501, "connection_limit")
         assert await without("listeners", protocol="HTTP", default_pool_id=None) == (501, "protocol HTTP")
@@ -106,67 +106,67 @@ def test_what_the_compiler_refuses_is_named_and_nothing_is_written(tmp_path: Pat
         )
         assert (await without("", vip_address="10.0.0.51"))[0] == 400
         del (no_project := dict(WHOLE))["project_id"]
-        assert (await refused(place, "POST", "/loadbalancers", {"loadbalancer": no_project}))[0] == 400
-        await place.good("POST", "/loadbalancers", {"loadbalancer": WHOLE})
+        assert (await call_error(place, "POST", "/loadbalancers", {"loadbalancer": no_project}))[0] == 400
+        await place.call_ok("POST", "/loadbalancers", {"loadbalancer": WHOLE})
         limit = {"listener": {"connection_limit": 9}}
-        assert await refused(place, "PUT", f"/listeners/{LISTENER}", limit) == (501, "connection_limit")
+        assert await call_error(place, "PUT", f"/listeners/{LISTENER}", limit) == (501, "connection_limit")
         policy = {"id": OTHER, "listener_id": LISTENER, "action": "REJECT"}
-        assert (await refused(place, "POST", "/l7policies", {"l7policy": policy}))[0] == 501
+        assert (await call_error(place, "POST", "/l7policies", {"l7policy": policy}))[0] == 501
 
     play_plugin(tmp_path, story)
 
 
 @pytest.mark.parametrize(("path", "body"), [("loadbalancers", {"loadbalancer": WHOLE}), ("listeners", None)])
-def test_an_id_that_is_taken_stays_what_it_is(tmp_path: Path, path: str, body: Any):
-    async def story(place: Inside) -> None:
-        await place.good("POST", "/loadbalancers", {"loadbalancer": WHOLE})
+def test_duplicate_id_is_rejected(tmp_path: Path, path: str, body: Any):
+    async def story(place: InProcessServer) -> None:
+        await place.call_ok("POST", "/loadbalancers", {"loadbalancer": WHOLE})
         again = body or {"listener": {"id": LISTENER, "loadbalancer_id": LB, "protocol": "TCP", "protocol_port": 81}}
-        assert (await refused(place, "POST", f"/{path}", again))[0] in (400, 409)
+        assert (await call_error(place, "POST", f"/{path}", again))[0] in (400, 409)
 
     play_plugin(tmp_path, story)
 
 
-def test_a_port_that_the_service_made_is_left_for_it_to_delete(tmp_path: Path):
-    async def story(place: Inside) -> None:
-        await place.good("POST", "/loadbalancers", {"loadbalancer": WHOLE})
-        assert (await refused(place, "DELETE", f"/loadbalancers/{LB}"))[0] == 400
-        await place.good("DELETE", f"/loadbalancers/{LB}?cascade=true")
+def test_port_created_by_the_service_survives_load_balancer_deletion(tmp_path: Path):
+    async def story(place: InProcessServer) -> None:
+        await place.call_ok("POST", "/loadbalancers", {"loadbalancer": WHOLE})
+        assert (await call_error(place, "DELETE", f"/loadbalancers/{LB}"))[0] == 400
+        await place.call_ok("DELETE", f"/loadbalancers/{LB}?cascade=true")
         assert LB not in place.model.snapshot.load_balancers
         assert place.model.snapshot.ports[PORT] == vip_port()
-        assert (await refused(place, "DELETE", f"/loadbalancers/{LB}"))[0] == 404
+        assert (await call_error(place, "DELETE", f"/loadbalancers/{LB}"))[0] == 404
 
     play_plugin(tmp_path, story)
 
 
-def test_a_port_of_the_tenant_is_given_back(tmp_path: Path):
+def test_tenant_port_is_restored_after_load_balancer_deletion(tmp_path: Path):
     own = vip_port(device_id="", device_owner="", name="mine")
 
-    async def story(place: Inside) -> None:
-        await place.good("POST", "/loadbalancers", {"loadbalancer": WHOLE})
-        assert place.model.snapshot.load_balancers[LB].kept == Kept(made_port=False)
+    async def story(place: InProcessServer) -> None:
+        await place.call_ok("POST", "/loadbalancers", {"loadbalancer": WHOLE})
+        assert place.model.snapshot.load_balancers[LB].kept == ExternalService(made_port=False)
         assert place.model.snapshot.ports[PORT].device_owner == "Octavia"
-        await place.good("DELETE", f"/loadbalancers/{LB}?cascade=true")
+        await place.call_ok("DELETE", f"/loadbalancers/{LB}?cascade=true")
         assert place.model.snapshot.ports[PORT] == own
 
     play_plugin(tmp_path, story, own)
 
 
 def test_a_port_that_is_reserved_for_another_load_balancer_is_not_taken(tmp_path: Path):
-    async def story(place: Inside) -> None:
-        status, said = await refused(place, "POST", "/loadbalancers", {"loadbalancer": WHOLE})
+    async def story(place: InProcessServer) -> None:
+        status, said = await call_error(place, "POST", "/loadbalancers", {"loadbalancer": WHOLE})
         assert (status, f"lb-{OTHER}" in said) == (400, True)
 
     play_plugin(tmp_path, story, vip_port(device_id=f"lb-{OTHER}"))
 
 
-def test_addresses_on_several_ports_are_refused_by_name(tmp_path: Path):
+def test_additional_vips_on_several_ports_are_rejected(tmp_path: Path):
     """A load balancer with addresses on several ports is refused by name; another provider may have created it."""
 
-    async def story(place: Inside) -> None:
+    async def story(place: InProcessServer) -> None:
         more = [{"subnet_id": SUBNET, "port_id": OTHER, "ip_address": "10.0.0.51"}]
         for path in ("/trials", "/loadbalancers"):
             asked = {"loadbalancer": {**WHOLE, "additional_vips": more, "takeover": True}}
-            status, said = await refused(place, "POST", path, asked)
+            status, said = await call_error(place, "POST", path, asked)
             assert (status, said) == (
                 400,
                 "Validation failure: port_id of additional_vips: all VIPs are on one port; name it as vip_port_id.",
@@ -176,29 +176,32 @@ def test_addresses_on_several_ports_are_refused_by_name(tmp_path: Path):
     play_plugin(tmp_path, story)
 
 
-def test_a_quota_that_is_met_is_said_of_the_project_and_not_of_the_service(tmp_path: Path):
-    async def story(place: Inside) -> None:
+def test_quota_error_applies_to_the_project_of_the_load_balancer(tmp_path: Path):
+    async def story(place: InProcessServer) -> None:
         await place.model.write(lambda _: Changes(puts=(Quota(project_id="tenant", pool=0),)))
         asked = {"loadbalancer": WHOLE}
-        assert await refused(place, "POST", "/loadbalancers", asked) == (413, "Quota has been met for resources: Pool")
+        assert await call_error(place, "POST", "/loadbalancers", asked) == (
+            413,
+            "Quota has been met for resources: Pool",
+        )
         assert LB not in place.model.snapshot.load_balancers
 
     play_plugin(tmp_path, story)
 
 
-def test_profiles_are_checked_by_what_the_provider_knows(tmp_path: Path):
-    async def story(place: Inside) -> None:
-        assert (await place.good("GET", "/profiles"))["availability_zone"].keys() == {"valid_vip_networks"}
+def test_profiles_are_validated_against_provider_capabilities(tmp_path: Path):
+    async def story(place: InProcessServer) -> None:
+        assert (await place.call_ok("GET", "/profiles"))["availability_zone"].keys() == {"valid_vip_networks"}
         zone = {"profiles": {"availability_zone": {"valid_vip_networks": [NET]}}}
         assert (await place.call("POST", "/profiles", zone)).status_code == 204
         wrong = {"profiles": {"availability_zone": {"compute_zone": "x"}}}
-        assert await refused(place, "POST", "/profiles", wrong) == (501, "availability_zone_data compute_zone")
+        assert await call_error(place, "POST", "/profiles", wrong) == (501, "availability_zone_data compute_zone")
 
     play_plugin(tmp_path, story)
 
 
-def test_only_administrators_come_in(tmp_path: Path):
-    async def story(place: Inside) -> None:
+def test_plugin_api_admits_only_administrators(tmp_path: Path):
+    async def story(place: InProcessServer) -> None:
         place.caller = Identity(user="u", project_id="tenant", roles=frozenset({"member", "load-balancer_admin"}))
         for method, path in (("POST", "/loadbalancers"), ("GET", "/statuses"), ("GET", "/news")):
             assert (await place.call(method, path, {"loadbalancer": WHOLE})).status_code == 403
@@ -206,45 +209,45 @@ def test_only_administrators_come_in(tmp_path: Path):
     play_plugin(tmp_path, story)
 
 
-def test_what_another_provider_of_the_service_has_is_prepared_and_then_taken(tmp_path: Path):
-    async def story(place: Inside) -> None:
-        await place.good("POST", "/loadbalancers", {"loadbalancer": {**WHOLE, "takeover": True}})
+def test_takeover_from_another_provider_is_prepared_and_then_completed(tmp_path: Path):
+    async def story(place: InProcessServer) -> None:
+        await place.call_ok("POST", "/loadbalancers", {"loadbalancer": {**WHOLE, "takeover": True}})
         prepared = place.model.snapshot.load_balancers[LB]
-        assert prepared.kept == Kept(made_port=True, takeover=Takeover.PREPARED)
-        told = (await place.good("GET", f"/statuses/{LB}"))["loadbalancer"]
+        assert prepared.kept == ExternalService(made_port=True, takeover=MigrationStage.PREPARED)
+        told = (await place.call_ok("GET", f"/statuses/{LB}"))["loadbalancer"]
         assert told["takeover"] == "prepared"
         for _ in range(2):
-            await place.good("PUT", f"/loadbalancers/{LB}/takeover")
+            await place.call_ok("PUT", f"/loadbalancers/{LB}/takeover")
         taken = place.model.snapshot.load_balancers[LB]
-        assert taken.kept == Kept(made_port=True, takeover=Takeover.TAKEN)
+        assert taken.kept == ExternalService(made_port=True, takeover=MigrationStage.TAKEN)
         assert (taken.listeners, taken.pools) == (prepared.listeners, prepared.pools)
-        assert (await place.good("GET", f"/statuses/{LB}"))["loadbalancer"]["takeover"] == "taken"
-        await place.good("PUT", f"/loadbalancers/{LB}", {"loadbalancer": {"name": "new"}})
+        assert (await place.call_ok("GET", f"/statuses/{LB}"))["loadbalancer"]["takeover"] == "taken"
+        await place.call_ok("PUT", f"/loadbalancers/{LB}", {"loadbalancer": {"name": "new"}})
         assert place.model.snapshot.load_balancers[LB].kept == taken.kept
 
     play_plugin(tmp_path, story, vip_port(name=f"ovn-lb-vip-{LB}", device_owner="ovn-lb:vip"))
 
 
-def test_what_cannot_be_had_is_refused_before_it_is_taken(tmp_path: Path):
+def test_takeover_of_an_unsupported_load_balancer_is_rejected(tmp_path: Path):
     lacking = {**WHOLE, "listeners": [{**WHOLE["listeners"][0], "connection_limit": 5}], "takeover": True}
 
-    async def story(place: Inside) -> None:
+    async def story(place: InProcessServer) -> None:
         for path in ("/trials", "/loadbalancers"):
-            assert await refused(place, "POST", path, {"loadbalancer": lacking}) == (501, "connection_limit")
+            assert await call_error(place, "POST", path, {"loadbalancer": lacking}) == (501, "connection_limit")
         before = place.model.snapshot.revision
         answer = await place.call("POST", "/trials", {"loadbalancer": {**WHOLE, "takeover": True}})
         assert (answer.status_code, place.model.snapshot.revision) == (204, before)
-        status, _ = await refused(place, "PUT", f"/loadbalancers/{LB}/takeover")
+        status, _ = await call_error(place, "PUT", f"/loadbalancers/{LB}/takeover")
         assert status == 404
 
     play_plugin(tmp_path, story)
 
 
-def test_what_no_other_provider_had_is_not_taken(tmp_path: Path):
-    async def story(place: Inside) -> None:
-        await place.good("POST", "/loadbalancers", {"loadbalancer": WHOLE})
+def test_takeover_of_an_own_load_balancer_changes_nothing(tmp_path: Path):
+    async def story(place: InProcessServer) -> None:
+        await place.call_ok("POST", "/loadbalancers", {"loadbalancer": WHOLE})
         before = place.model.snapshot.revision
-        await place.good("PUT", f"/loadbalancers/{LB}/takeover")
+        await place.call_ok("PUT", f"/loadbalancers/{LB}/takeover")
         assert place.model.snapshot.revision == before
 
     play_plugin(tmp_path, story)

@@ -8,7 +8,7 @@ import pytest
 
 from fairlead.model.documents.loadbalancer import DownMember, Locality
 from fairlead.model.registry.changeset import Changes
-from harness.api import Inside
+from harness.api import InProcessServer
 from harness.front_ends.plugin_world import (
     LB,
     LISTENER,
@@ -19,8 +19,8 @@ from harness.front_ends.plugin_world import (
     SECOND,
     TWO,
     WHOLE,
+    call_error,
     play_plugin,
-    refused,
 )
 
 LISTENERS, POOLS = WHOLE["listeners"], WHOLE["pools"]
@@ -31,9 +31,9 @@ def pool(**changes: Any) -> dict[str, Any]:
     return {**WHOLE, "pools": [{**POOLS[0], **changes}]}
 
 
-async def compared(place: Inside, whole: dict[str, Any]) -> tuple[list[Any], int]:
+async def compared(place: InProcessServer, whole: dict[str, Any]) -> tuple[list[Any], int]:
     before = place.model.snapshot.revision
-    found = await place.good("POST", f"/loadbalancers/{LB}/comparison", {"loadbalancer": whole})
+    found = await place.call_ok("POST", f"/loadbalancers/{LB}/comparison", {"loadbalancer": whole})
     assert place.model.snapshot.revision == before, "who compares writes nothing"
     return found["differences"], found["revision"]
 
@@ -43,17 +43,17 @@ def differ(kind: str, part: str, **attributes: tuple[Any, Any]) -> dict[str, Any
     return {"kind": kind, "id": part, "missing": False, "attributes": shown}
 
 
-def test_what_is_the_same_is_not_written_again(tmp_path: Path):
-    async def story(place: Inside) -> None:
-        await place.good("POST", "/loadbalancers", {"loadbalancer": WHOLE})
-        await place.good("PUT", f"/pools/{POOL}", {"pool": {"locality": "CHASSIS", "tags": ["ours"]}})
+def test_identical_load_balancer_is_not_written(tmp_path: Path):
+    async def story(place: InProcessServer) -> None:
+        await place.call_ok("POST", "/loadbalancers", {"loadbalancer": WHOLE})
+        await place.call_ok("PUT", f"/pools/{POOL}", {"pool": {"locality": "CHASSIS", "tags": ["ours"]}})
         cidrs = ["10.1.0.0/16", "10.0.0.0/16"]
-        await place.good("PUT", f"/listeners/{LISTENER}", {"listener": {"allowed_cidrs": cidrs}})
+        await place.call_ok("PUT", f"/listeners/{LISTENER}", {"listener": {"allowed_cidrs": cidrs}})
         whole = {**WHOLE, "listeners": [{**LISTENERS[0], "allowed_cidrs": sorted(cidrs)}]}
         found, revision = await compared(place, whole)
         assert found == []
-        assert (await place.good("GET", f"/statuses/{LB}"))["loadbalancer"]["revision"] == revision
-        await place.good("PUT", f"/loadbalancers/{LB}/whole?revision={revision}", {"loadbalancer": whole})
+        assert (await place.call_ok("GET", f"/statuses/{LB}"))["loadbalancer"]["revision"] == revision
+        await place.call_ok("PUT", f"/loadbalancers/{LB}/whole?revision={revision}", {"loadbalancer": whole})
         assert place.model.snapshot.revision == revision
 
     play_plugin(tmp_path, story)
@@ -76,13 +76,13 @@ def test_what_is_the_same_is_not_written_again(tmp_path: Path):
     ],
     ids=["name", "admin-state", "listener", "pool", "member", "monitor"],
 )  # fmt: skip
-def test_what_differs_is_named_and_becomes_as_it_is_said(tmp_path: Path, whole: dict[str, Any], difference: Any):
-    async def story(place: Inside) -> None:
-        await place.good("POST", "/loadbalancers", {"loadbalancer": WHOLE})
+def test_differences_are_listed_and_applied(tmp_path: Path, whole: dict[str, Any], difference: Any):
+    async def story(place: InProcessServer) -> None:
+        await place.call_ok("POST", "/loadbalancers", {"loadbalancer": WHOLE})
         before = place.model.snapshot.load_balancers[LB]
         found, revision = await compared(place, whole)
         assert found == [difference]
-        await place.good("PUT", f"/loadbalancers/{LB}/whole?revision={revision}", {"loadbalancer": whole})
+        await place.call_ok("PUT", f"/loadbalancers/{LB}/whole?revision={revision}", {"loadbalancer": whole})
         assert (await compared(place, whole))[0] == []
         after = place.model.snapshot.load_balancers[LB]
         assert (after.vip, after.kept, after.pools[0].members[0].ordinal) == (before.vip, before.kept, 0)
@@ -91,14 +91,14 @@ def test_what_differs_is_named_and_becomes_as_it_is_said(tmp_path: Path, whole: 
     play_plugin(tmp_path, story)
 
 
-def test_a_part_that_is_missing_is_made_and_one_that_is_not_said_stays(tmp_path: Path):
+def test_missing_parts_are_created_and_unlisted_parts_stay(tmp_path: Path):
     more = {"id": TWO, "address": "10.0.0.12", "protocol_port": 8080}
     udp = {"id": SECOND, "protocol": "UDP", "protocol_port": 53}
 
-    async def story(place: Inside) -> None:
-        await place.good("POST", "/loadbalancers", {"loadbalancer": WHOLE})
-        await place.good("POST", "/listeners", {"listener": {**udp, "id": OTHER, "loadbalancer_id": LB}})
-        await place.good("DELETE", f"/healthmonitors/{MONITOR}")
+    async def story(place: InProcessServer) -> None:
+        await place.call_ok("POST", "/loadbalancers", {"loadbalancer": WHOLE})
+        await place.call_ok("POST", "/listeners", {"listener": {**udp, "id": OTHER, "loadbalancer_id": LB}})
+        await place.call_ok("DELETE", f"/healthmonitors/{MONITOR}")
         whole = {
             **pool(members=[more, MEMBER]),
             "listeners": [{**udp, "protocol": "TCP"}, *LISTENERS],
@@ -109,7 +109,7 @@ def test_a_part_that_is_missing_is_made_and_one_that_is_not_said_stays(tmp_path:
             ("members", TWO, True),
             ("listeners", SECOND, True),
         ]
-        await place.good("PUT", f"/loadbalancers/{LB}/whole", {"loadbalancer": whole})
+        await place.call_ok("PUT", f"/loadbalancers/{LB}/whole", {"loadbalancer": whole})
         made = place.model.snapshot.load_balancers[LB]
         assert [(each.id, each.ordinal) for each in made.pools[0].members] == [(ONE, 0), (TWO, 1)]
         assert [each.id for each in made.listeners] == [LISTENER, OTHER, SECOND]
@@ -119,13 +119,13 @@ def test_a_part_that_is_missing_is_made_and_one_that_is_not_said_stays(tmp_path:
     play_plugin(tmp_path, story)
 
 
-def test_what_only_fairlead_knows_stays(tmp_path: Path):
-    async def story(place: Inside) -> None:
-        await place.good("POST", "/loadbalancers", {"loadbalancer": WHOLE})
-        await place.good("PUT", f"/pools/{POOL}", {"pool": {"locality": "CHASSIS", "tags": ["ours"]}})
+def test_update_keeps_attributes_unknown_to_the_service(tmp_path: Path):
+    async def story(place: InProcessServer) -> None:
+        await place.call_ok("POST", "/loadbalancers", {"loadbalancer": WHOLE})
+        await place.call_ok("PUT", f"/pools/{POOL}", {"pool": {"locality": "CHASSIS", "tags": ["ours"]}})
         place.model.snapshot = replace(place.model.snapshot, agents_probe=True)
-        await place.good("PUT", f"/pools/{POOL}", {"pool": {"down_member": "RESET"}})
-        await place.good("PUT", f"/loadbalancers/{LB}/whole", {"loadbalancer": pool(name="p")})
+        await place.call_ok("PUT", f"/pools/{POOL}", {"pool": {"down_member": "RESET"}})
+        await place.call_ok("PUT", f"/loadbalancers/{LB}/whole", {"loadbalancer": pool(name="p")})
         made = place.model.snapshot.load_balancers[LB].pools[0]
         assert (made.name, made.tags, made.locality, bool(made.tables)) == ("p", ("ours",), Locality.CHASSIS, True)
         assert made.down_member is DownMember.RESET
@@ -133,23 +133,23 @@ def test_what_only_fairlead_knows_stays(tmp_path: Path):
     play_plugin(tmp_path, story)
 
 
-def test_what_cannot_be_so_is_refused_and_what_has_changed_since_is_not_overwritten(tmp_path: Path):
-    async def story(place: Inside) -> None:
-        await place.good("POST", "/loadbalancers", {"loadbalancer": WHOLE})
+def test_invalid_or_outdated_update_is_rejected(tmp_path: Path):
+    async def story(place: InProcessServer) -> None:
+        await place.call_ok("POST", "/loadbalancers", {"loadbalancer": WHOLE})
         _, revision = await compared(place, WHOLE)
-        await place.good("PUT", f"/loadbalancers/{LB}", {"loadbalancer": {"name": "new"}})
+        await place.call_ok("PUT", f"/loadbalancers/{LB}", {"loadbalancer": {"name": "new"}})
         whole, at = {"loadbalancer": {**WHOLE, "name": "old"}}, f"/loadbalancers/{LB}/whole"
-        status, said = await refused(place, "PUT", f"{at}?revision={revision}", whole)
+        status, said = await call_error(place, "PUT", f"{at}?revision={revision}", whole)
         assert (status, "has changed since" in said) == (409, True)
         limited = {"loadbalancer": {**WHOLE, "listeners": [{**LISTENERS[0], "connection_limit": 5}]}}
-        assert await refused(place, "PUT", at, limited) == (501, "connection_limit")
+        assert await call_error(place, "PUT", at, limited) == (501, "connection_limit")
         for query, body in (("?revision=x", whole), ("", {"loadbalancer": {**WHOLE, "id": OTHER}})):
-            assert (await refused(place, "PUT", at + query, body))[0] == 400
+            assert (await call_error(place, "PUT", at + query, body))[0] == 400
         other = f"/loadbalancers/{OTHER}"
         elsewhere = {"loadbalancer": {**WHOLE, "id": OTHER}}
-        assert (await refused(place, "PUT", f"{other}/whole", elsewhere))[0] == 404
+        assert (await call_error(place, "PUT", f"{other}/whole", elsewhere))[0] == 404
         own = replace(place.model.snapshot.load_balancers[LB], kept=None)
         await place.model.write(lambda _: Changes(puts=(own,)))
-        assert (await refused(place, "POST", f"/loadbalancers/{LB}/comparison", whole))[0] == 404
+        assert (await call_error(place, "POST", f"/loadbalancers/{LB}/comparison", whole))[0] == 404
 
     play_plugin(tmp_path, story)

@@ -15,14 +15,14 @@ from typing import Any
 import bcrypt
 import httpx
 
-from harness.keystone.cloud import Cloud, password_of
+from harness.keystone.cloud import KeystoneServer, password_of
 from harness.ports import free_port
 from harness.waiting import DEADLINE, wait_until
 
 ENVIRONMENT = Path(__file__).parents[3] / ".venv-barbican"
-PYTHON, EMPTY = ENVIRONMENT / "bin" / "python", ENVIRONMENT / "empty"
+PYTHON, EMPTY_FOLDER = ENVIRONMENT / "bin" / "python", ENVIRONMENT / "empty"
 INSTALLED = ENVIRONMENT / ".installed"
-TRUST = """
+KEYSTONE_CONF = """
 [keystone_authtoken]
 auth_type = password
 auth_url = {url}
@@ -41,7 +41,7 @@ class Barbican:
     folder: Path
     url: str
     """URL without a version."""
-    cloud: Cloud
+    cloud: KeystoneServer
     client: httpx.Client = field(default_factory=lambda: httpx.Client(timeout=DEADLINE))
     process: "subprocess.Popen[bytes] | None" = None
 
@@ -110,16 +110,16 @@ class Barbican:
 
 
 @contextmanager
-def barbican(folder: Path, cloud: Cloud) -> Iterator[Barbican]:
+def barbican(folder: Path, cloud: KeystoneServer) -> Iterator[Barbican]:
     """Run a Barbican with a service user in Keystone and an entry in its catalogue."""
     here = folder / "barbican"
-    shutil.copytree(EMPTY, here)
-    cloud.employ("barbican")
+    shutil.copytree(EMPTY_FOLDER, here)
+    cloud.create_service_user("barbican")
     made = Barbican(here, f"http://127.0.0.1:{free_port()}", cloud)
     with (here / "barbican.conf").open("a") as configuration:
-        configuration.write(TRUST.format(url=cloud.url, password=password_of("barbican")))
+        configuration.write(KEYSTONE_CONF.format(url=cloud.url, password=password_of("barbican")))
         configuration.write(f"[DEFAULT]\nhost_href = {made.url}\n")
-    cloud.enter("key-manager", made.url)
+    cloud.add_to_catalogue("key-manager", made.url)
     with made.client:
         made.start()
         try:
@@ -128,7 +128,7 @@ def barbican(folder: Path, cloud: Cloud) -> Iterator[Barbican]:
             made.stop()
 
 
-def octavia_options(cloud: Cloud, secrets: Barbican, folder: Path) -> dict[str, str]:
+def octavia_options(cloud: KeystoneServer, secrets: Barbican, folder: Path) -> dict[str, str]:
     """Environment variables of a Fairlead server that serves an Octavia.
 
     Octavia's user validates tokens in Keystone and reads Barbican; Octavia calls Fairlead with a password of that user.

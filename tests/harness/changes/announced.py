@@ -5,8 +5,8 @@ from typing import Any
 
 from fairlead.changes.balancers import create_load_balancer
 from fairlead.changes.identity import Identity
-from fairlead.changes.vips import AskedVip, choose_vip
-from fairlead.compilers.providers import IMPLEMENTATIONS, Names, Provider
+from fairlead.changes.vips import VipRequest, choose_vip
+from fairlead.compilers.providers import IMPLEMENTATIONS, Provider, ProviderNames
 from fairlead.model.documents.loadbalancer import LoadBalancer
 from fairlead.model.documents.network import Network
 from fairlead.model.registry.changeset import Changes
@@ -23,14 +23,14 @@ PROVIDERS = {
     "hosts": Provider(description="h", dataplanes=frozenset(), announces=True),
     "switch": IMPLEMENTATIONS["ovn"],
 }
-NAMES = Names(implementations={"hosts": "hosts", "switch": "switch"}, default="switch", providers=PROVIDERS)
+NAMES = ProviderNames(implementations={"hosts": "hosts", "switch": "switch"}, default="switch", providers=PROVIDERS)
 
 
 def balancer(snapshot: Snapshot, who: Identity, provider: str, **where: Any) -> Steps[Changes]:
     asker, project = replace(ASKER, identity=who, providers=NAMES), who.project_id
     parts = {name: where.pop(name) for name in ("pools", "listeners") if name in where}
     asked = {"network_id": "pool"} | where
-    vip = choose_vip(snapshot, asker, AskedVip(balancer_id="lb", project_id=project, new_port_id="vip", **asked))
+    vip = choose_vip(snapshot, asker, VipRequest(balancer_id="lb", project_id=project, new_port_id="vip", **asked))
     wanted = LoadBalancer(id="lb", provider=provider, vip=vip.vips[0], project_id=project, created_at=NOON)
     wanted = replace(wanted, **parts)
     return create_load_balancer(snapshot, asker, wanted, vip)

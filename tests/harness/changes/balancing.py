@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from fairlead.changes.balancers import create_load_balancer
-from fairlead.changes.caller import Asker
+from fairlead.changes.caller import ChangeContext
 from fairlead.changes.refusal import Refusal, Refused
-from fairlead.changes.vips import AskedVip, choose_vip
+from fairlead.changes.vips import VipRequest, choose_vip
 from fairlead.compilers import providers
 from fairlead.model.documents.addresses import parse_address
 from fairlead.model.documents.loadbalancer import (
@@ -23,16 +23,16 @@ from fairlead.model.documents.loadbalancer import (
     PoolProtocol,
 )
 from fairlead.model.documents.port_ranges import one_port
-from fairlead.model.documents.status import Applied
+from fairlead.model.documents.status import AppliedState
 from fairlead.model.registry.changeset import Changes, apply_changes
 from fairlead.model.snapshot import Snapshot
-from fairlead.runtime.steps import Steps, at_once
+from fairlead.runtime.steps import Steps, run_to_completion
 from harness.api import NOON
-from harness.changes.world import NETWORK, OWNER, OWNERS, having
+from harness.changes.world import NETWORK, OWNER, OWNERS, snapshot_with
 
 LATER = NOON + timedelta(hours=1)
-ARRIVED = Applied(generation=2**40)
-ASKER = Asker(identity=OWNER, now=LATER, applied=lambda _: ARRIVED, providers=providers.DEFAULT)
+ALL_APPLIED = AppliedState(generation=2**40)
+ASKER = ChangeContext(identity=OWNER, now=LATER, applied=lambda _: ALL_APPLIED, providers=providers.DEFAULT)
 
 
 def member(identity: str, number: int, **fields: Any) -> Member:
@@ -49,23 +49,25 @@ def listener(identity: str, port: int, **fields: Any) -> Listener:
     return Listener(id=identity, ports=one_port(port), **{"protocol": ListenerProtocol.TCP} | OWNERS | fields)
 
 
-def built(snapshot: Snapshot, identity: str = "lb", **fields: Any) -> Steps[Changes]:
+def balancer_request(snapshot: Snapshot, identity: str = "lb", **fields: Any) -> Steps[Changes]:
     """Request of a front end for a whole load balancer, with an id for each part."""
-    asked = AskedVip(balancer_id=identity, project_id="owner", new_port_id=f"vip-{identity}", subnet_id="four")
+    asked = VipRequest(balancer_id=identity, project_id="owner", new_port_id=f"vip-{identity}", subnet_id="four")
     vip = choose_vip(snapshot, ASKER, asked)
     wanted = {"provider": "fairlead", "vip": vip.vips[0]} | OWNERS | fields
     return create_load_balancer(snapshot, ASKER, LoadBalancer(id=identity, **wanted), vip)
 
 
-def after(snapshot: Snapshot, work: Steps[Changes]) -> Snapshot:
-    return apply_changes(snapshot, at_once(work), snapshot.revision + 1)
+def apply_work(snapshot: Snapshot, work: Steps[Changes]) -> Snapshot:
+    return apply_changes(snapshot, run_to_completion(work), snapshot.revision + 1)
 
 
-def whole() -> Snapshot:
+def network_and_balancer() -> Snapshot:
     """A network, and a load balancer `lb` with the listener `front` and its pool `app` of members `a` and `b`."""
     app = pool("app", member("a", 11), member("b", 12))
     front = listener("front", 80, default_pool_id="app")
-    return after(having(NETWORK), built(having(NETWORK), listeners=(front,), pools=(app,)))
+    return apply_work(
+        snapshot_with(NETWORK), balancer_request(snapshot_with(NETWORK), listeners=(front,), pools=(app,))
+    )
 
 
 def stored(snapshot: Snapshot) -> LoadBalancer:
@@ -80,5 +82,5 @@ def with_pool(snapshot: Snapshot, **fields: Any) -> LoadBalancer:
 
 def refusal_of(rule: Callable[..., Steps[Changes]], *arguments: Any, **named: Any) -> Refusal:
     with pytest.raises(Refused) as refused:
-        at_once(rule(*arguments, **named))
+        run_to_completion(rule(*arguments, **named))
     return refused.value.why

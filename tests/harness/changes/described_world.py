@@ -7,21 +7,21 @@ from typing import Any
 
 import pytest
 
-from fairlead.changes.balancer_spec_checks import AskedDescription, AskedPort
-from fairlead.changes.balancer_specs import create_described
-from fairlead.changes.caller import Asker
+from fairlead.changes.balancer_spec_checks import BalancerSpec, SpecPort
+from fairlead.changes.balancer_specs import create_from_spec
+from fairlead.changes.caller import ChangeContext
 from fairlead.changes.listen_addresses import AnyAddress
 from fairlead.changes.refusal import Refusal, Refused
 from fairlead.model.documents.addresses import IPAddress
-from fairlead.model.documents.loadbalancer import Backend, ListenerProtocol, LoadBalancer, Use
+from fairlead.model.documents.loadbalancer import Backend, ListenerProtocol, LoadBalancer, SpecPurpose
 from fairlead.model.documents.network import AllocationPool, ExternalGateway, Network, Port, PortUse, Router
 from fairlead.model.documents.port_ranges import PortRange, Ports, one_port
 from fairlead.model.snapshot import Snapshot
-from harness.changes.balancing import ASKER, after
-from harness.changes.world import OWNERS, fixed, having, subnet
+from harness.changes.balancing import ASKER, apply_work
+from harness.changes.world import OWNERS, fixed, snapshot_with, subnet
 
 ADMINS: dict[str, Any] = {**OWNERS, "project_id": "admin"}
-OWN = Network(
+TENANT_NETWORK = Network(
     id="net",
     name="ovn0",
     mtu=1442,
@@ -30,7 +30,7 @@ OWN = Network(
     **OWNERS,
 )
 RANGE = AllocationPool(start=ip_address("192.0.2.10"), end=ip_address("192.0.2.20"))
-WIRE = replace(subnet("wire", "192.0.2.0/24", project_id="admin"), allocation_pools=(RANGE,))
+UPLINK_SUBNET = replace(subnet("wire", "192.0.2.0/24", project_id="admin"), allocation_pools=(RANGE,))
 UPLINK = Network(
     id="uplink",
     name="UPLINK",
@@ -38,7 +38,7 @@ UPLINK = Network(
     external=True,
     routes=(ip_network("192.0.2.0/24"), ip_network("198.51.100.0/30"), ip_network("2001:db8:1::/64")),
     subnets=(
-        WIRE,
+        UPLINK_SUBNET,
         subnet("route", "198.51.100.0/30", gateway=None, allocation_pools=(), project_id="admin"),
         subnet("route6", "2001:db8:1::/64", gateway=None, allocation_pools=(), project_id="admin"),
     ),
@@ -68,41 +68,41 @@ MACHINE = Port(
 ROUTER = Router(
     id="router", gateway=ExternalGateway(network_id="uplink", port_id="gateway", enable_snat_ipv6=True), **OWNERS
 )
-WORLD = having(OWN, UPLINK, ROUTER, GATEWAY, INTERFACE, MACHINE)
+WORLD = snapshot_with(TENANT_NETWORK, UPLINK, ROUTER, GATEWAY, INTERFACE, MACHINE)
 
 
 def backend(name: str, address: str = "10.0.0.11", port: int | Ports | None = None) -> Backend:
     return Backend(name=name, address=ip_address(address), port=port)
 
 
-def port(*backends: str, ports: Ports = one_port(80), **fields: Any) -> AskedPort:  # noqa: B008 - a value
-    return AskedPort(**{"protocol": ListenerProtocol.TCP, "ports": ports, "backends": backends} | fields)
+def port(*backends: str, ports: Ports = one_port(80), **fields: Any) -> SpecPort:  # noqa: B008 - a value
+    return SpecPort(**{"protocol": ListenerProtocol.TCP, "ports": ports, "backends": backends} | fields)
 
 
-def asked(*backends: Backend, ports: tuple[AskedPort, ...] = (), **fields: Any) -> AskedDescription:
-    given = {"network_id": "net", "use": Use.LOAD_BALANCER} | fields
-    return AskedDescription(backends=backends, ports=ports, **given)
+def port_requests(*backends: Backend, ports: tuple[SpecPort, ...] = (), **fields: Any) -> BalancerSpec:
+    given = {"network_id": "net", "use": SpecPurpose.LOAD_BALANCER} | fields
+    return BalancerSpec(backends=backends, ports=ports, **given)
 
 
 def ids() -> Iterator[str]:
     return (f"id-{number}" for number in range(1000))
 
 
-def described(
-    snapshot: Snapshot, wanted: AskedDescription, listen: str | AnyAddress = "192.0.2.100", asker: Asker = ASKER
+def declare_balancer(
+    snapshot: Snapshot, wanted: BalancerSpec, listen: str | AnyAddress = "192.0.2.100", asker: ChangeContext = ASKER
 ) -> Snapshot:
     address: IPAddress | AnyAddress = ip_address(listen) if isinstance(listen, str) else listen
     numbers = ids()
-    return after(snapshot, create_described(snapshot, asker, "lb", lambda: next(numbers), wanted, address))
+    return apply_work(snapshot, create_from_spec(snapshot, asker, "lb", lambda: next(numbers), wanted, address))
 
 
 def balancer(snapshot: Snapshot) -> LoadBalancer:
     return snapshot.load_balancers["lb"]
 
 
-def refused(snapshot: Snapshot, wanted: AskedDescription, listen: str | AnyAddress = "192.0.2.100") -> Refusal:
+def declaration_error(snapshot: Snapshot, wanted: BalancerSpec, listen: str | AnyAddress = "192.0.2.100") -> Refusal:
     with pytest.raises(Refused) as found:
-        described(snapshot, wanted, listen)
+        declare_balancer(snapshot, wanted, listen)
     return found.value.why
 
 

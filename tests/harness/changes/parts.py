@@ -3,7 +3,7 @@
 from fairlead.changes.l7 import create_policy
 from fairlead.model.documents.l7 import L7Comparison, L7Policy, L7Rule, L7RuleType, Reject
 from fairlead.model.snapshot import Snapshot
-from harness.changes.balancing import ASKER, after, whole
+from harness.changes.balancing import ASKER, apply_work, network_and_balancer
 from harness.changes.world import OWNERS
 
 
@@ -13,5 +13,5 @@ def rule(identity: str, **fields: object) -> L7Rule:
 
 
 def with_policy(action: object = Reject()) -> Snapshot:
-    before = whole()
-    return after(before, create_policy(before, ASKER, "front", L7Policy(id="no", action=action, **OWNERS)))
+    before = network_and_balancer()
+    return apply_work(before, create_policy(before, ASKER, "front", L7Policy(id="no", action=action, **OWNERS)))

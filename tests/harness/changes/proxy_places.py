@@ -29,7 +29,7 @@ def world(text: str = NETWORK + MACHINES, *, silent: Collection[str] = (), dead:
     documents, _ = parse_model(text.strip(), {})
     snapshot = apply_changes(Snapshot(), Changes(puts=tuple(documents.values())), 1)
     chassis = {name: Chassis(name=name, alive=name not in dead, ports=Map({f"vm-{name}": True})) for name in NAMES}
-    agents = {name: Agent(name=name, since=NOON, heartbeat=5.0, heard=name not in silent) for name in NAMES}
+    agents = {name: Agent(name=name, since=NOON, heartbeat=5.0, is_responsive=name not in silent) for name in NAMES}
     return replace(snapshot, chassis=Map(chassis), agents=Map(agents))
 
 

@@ -20,7 +20,7 @@ from fairlead.model.documents.network import Network, Router
 from fairlead.model.registry.changeset import apply_changes
 from fairlead.model.snapshot import Snapshot
 from harness.api import NOON
-from harness.changes.world import NETWORK, OWNER, OWNERS, PORT, having, subnet
+from harness.changes.world import NETWORK, OWNER, OWNERS, PORT, snapshot_with, subnet
 
 OUTSIDE = Network(
     id="out", mtu=1500, external=True, subnets=(subnet("world", "203.0.113.0/24"),), project_id="admin", created_at=NOON
@@ -32,9 +32,9 @@ WORLD = GatewayRequest(network_id="out")
 FOUR = InterfaceTarget(subnet_id="four")
 
 
-def joined() -> Snapshot:
+def routed_snapshot() -> Snapshot:
     """A router with a gateway, and an interface on the owner's subnet with a machine."""
-    snapshot = having(OUTSIDE, INSIDE, OWN_PORT)
+    snapshot = snapshot_with(OUTSIDE, INSIDE, OWN_PORT)
     made = create_router(snapshot, OWNER, RouterChange(router=ROUTER, gateway=WORLD, gateway_port_id="gateway"))
     snapshot = apply_changes(snapshot, made, 2)
     added = add_interface(snapshot, OWNER, snapshot.routers["router"], FOUR, "interface", NOON)
@@ -46,7 +46,7 @@ def floating(identity: str, **fields: object) -> NewFloatingIP:
     return NewFloatingIP(**{**standard, **OWNERS, **fields})
 
 
-def led() -> Snapshot:
+def routed_with_floating_ip() -> Snapshot:
     """The same router with a floating IP of the machine."""
-    made = create_floating_ip(joined(), OWNER, floating("f", destination=Destination(port_id="port")))
-    return apply_changes(joined(), made, 4)
+    made = create_floating_ip(routed_snapshot(), OWNER, floating("f", destination=Destination(port_id="port")))
+    return apply_changes(routed_snapshot(), made, 4)

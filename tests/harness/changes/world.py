@@ -41,7 +41,7 @@ PORT = Port(
 )
 
 
-def having(*documents: Aggregate) -> Snapshot:
+def snapshot_with(*documents: Aggregate) -> Snapshot:
     return apply_changes(Snapshot(), Changes(puts=documents), 1)
 
 

@@ -14,13 +14,13 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from fairlead.api.http.authentication import HttpBasic, read_password_file
-from fairlead.api.network import make_door
+from fairlead.api.network import make_front_end
 from fairlead.compilers.providers import IMPLEMENTATIONS
-from harness.api import compile_anything, inside
-from harness.conformance.keystone import ADMINISTRATOR, PASSWORD, Keystone, make_app, write_password_file
+from harness.api import compile_anything, in_process_server
+from harness.conformance.keystone import ADMINISTRATOR, PASSWORD, StandInKeystone, make_app, write_password_file
 from harness.conformance.node import node, options_of, start_agent
-from harness.fuzz.machine import CHASSIS, machine
-from harness.served import Announced, make_whole
+from harness.fuzz.machine import CHASSIS, fuzzed_server
+from harness.served import ReadyServer, make_application
 from harness.waiting import DEADLINE
 
 CONFIGURATION_FILE = "tempest.conf"
@@ -84,9 +84,9 @@ terminated_tls_enabled = {tls}
 prometheus_listener_enabled = true
 l4_protocol = TCP
 """
-DESCRIBED = tuple(f"{name}:{IMPLEMENTATIONS['ovn'].description}" for name in ("fairlead", "ovn"))
+PROVIDER_DESCRIPTIONS = tuple(f"{name}:{IMPLEMENTATIONS['ovn'].description}" for name in ("fairlead", "ovn"))
 """Providers of Fairlead's own front end."""
-PROXIED = tuple(f"{name}:{IMPLEMENTATIONS[name].description}" for name in ("ovn", "fairlead"))
+PROXY_PROVIDER_DESCRIPTIONS = tuple(f"{name}:{IMPLEMENTATIONS[name].description}" for name in ("ovn", "fairlead"))
 """Providers of a front end with nodes that run proxies."""
 FLAVOR_CAPABILITIES = {
     "loadbalancer_topology": "The load balancer topology. One of: SINGLE - One amphora per load balancer."
@@ -107,7 +107,7 @@ def write_configuration(
     ipv6: bool,
     everything: bool,
     public: str = "",
-    providers: tuple[str, ...] = DESCRIBED,
+    providers: tuple[str, ...] = PROVIDER_DESCRIPTIONS,
     tls: bool = True,
     interval: float = 0.1,
     region: str = "one",
@@ -141,7 +141,7 @@ def write_configuration(
 
 
 @contextmanager
-def on_ovn(folder: Path, counted: frozenset[str], proxied: str = "") -> Iterator[str]:
+def ovn_cloud(folder: Path, counted: frozenset[str], proxied: str = "") -> Iterator[str]:
     """Run a server with real OVN databases. Yields the address of its Keystone."""
     with fairlead_server(folder, proxied) as server, keystone(server, counted) as address:
         yield address
@@ -159,17 +159,17 @@ def fairlead_server(folder: Path, proxied: str = "") -> Iterator[str]:
     options = {"FAIRLEAD_SERVER_AUTHENTICATION": "http_basic", "FAIRLEAD_SERVER_PASSWORD_FILE": str(passwords)}
     with ExitStack() as stack:
         lab = stack.enter_context(node()) if proxied else None
-        server = stack.enter_context(machine(folder, options | (options_of(lab, proxied) if lab else {})))
+        server = stack.enter_context(fuzzed_server(folder, options | (options_of(lab, proxied) if lab else {})))
         if lab is not None:
             stack.callback(start_agent(lab, server.url, folder).stop)
         else:
-            _tell_that_it_counts(server.url)
+            _report_empty_counters(server.url)
         yield server.url
-        assert server.mistakes() == []
+        assert server.bug_reports() == []
 
 
 @contextmanager
-def on_anything(folder: Path, counted: frozenset[str]) -> Iterator[str]:
+def accepting_cloud(folder: Path, counted: frozenset[str]) -> Iterator[str]:
     """Run the front ends with a provider that accepts everything and does nothing.
 
     Yields the address of its Keystone.
@@ -184,20 +184,20 @@ def on_anything(folder: Path, counted: frozenset[str]) -> Iterator[str]:
 
     @asynccontextmanager
     async def doors() -> AsyncIterator[ASGIApp]:
-        async with inside(make_door, folder, "/network", compile_anything) as place:
+        async with in_process_server(make_front_end, folder, "/network", compile_anything) as place:
             work = asyncio.create_task(place.reconciler.run())
-            yield make_whole(place, HttpBasic(read_password_file(passwords)))[1]
+            yield make_application(place, HttpBasic(read_password_file(passwords)))[1]
             work.cancel()
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(IMPLEMENTATIONS, "ovn", provider)  # type: ignore[arg-type]
         with serving(doors) as server:
-            _tell_that_it_counts(server)
+            _report_empty_counters(server)
             with keystone(server, counted) as address:
                 yield address
 
 
-def _tell_that_it_counts(fairlead: str) -> None:
+def _report_empty_counters(fairlead: str) -> None:
     """Report empty counters, as the agent of OVN's only node."""
     body = {"interval": 3600, "listeners": {}}
     httpx.put(
@@ -215,7 +215,9 @@ def keystone(fairlead: str, counted: frozenset[str], octavia: str = "") -> Itera
         @asynccontextmanager
         async def app() -> AsyncIterator[ASGIApp]:
             async with httpx.AsyncClient(timeout=DEADLINE) as client:
-                yield make_app(Keystone(fairlead=fairlead, address=address, octavia=octavia, counted=counted), client)
+                yield make_app(
+                    StandInKeystone(fairlead=fairlead, address=address, octavia=octavia, counted_roles=counted), client
+                )
 
         with serving(app, listening):
             yield address
@@ -230,7 +232,7 @@ def serving(make: Callable[[], AbstractAsyncContextManager[ASGIApp]], *sockets: 
     async def serve() -> None:
         async with make() as app:
             config = uvicorn.Config(app, port=0, log_level="warning", lifespan="off")
-            started.append(Announced(config, ready))
+            started.append(ReadyServer(config, ready))
             await started[0].serve(list(sockets) or None)
 
     thread = threading.Thread(target=lambda: asyncio.run(serve()))

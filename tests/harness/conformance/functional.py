@@ -35,7 +35,7 @@ import requests
 PACKAGE = "octavia.tests.functional.api.v2"
 DATABASE = "reads or writes Octavia's database"
 STATUS = "sets the status of one object in Octavia's database"
-SEEN = (
+PATCHED_TARGETS = (
     "oslo_context.context.RequestContext.from_environ",
     "oslo_context.context.RequestContext.to_policy_values",
     "octavia.common.tls_utils.cert_parser.load_certificates_data",
@@ -54,13 +54,13 @@ class BaseTestCase(fixtures.TestWithFixtures):
     """In place of oslotest's, of which the tests need no more."""
 
 
-def _patch_where_seen(real: Callable[..., Any]) -> Callable[..., Any]:
+def _patch_used(real: Callable[..., Any]) -> Callable[..., Any]:
     """`mock.patch` that skips a test which replaces a part of Octavia that is not in use here."""
 
     def patch(target: str, *arguments: Any, **options: Any) -> Any:
         made = real(target, *arguments, **options)
         broken = target.endswith("load_certificates_data") and isinstance(options.get("side_effect"), Exception)
-        if target not in SEEN or broken:
+        if target not in PATCHED_TARGETS or broken:
             made.getter = lambda: _skip(f"replaces {target}")
         return made
 
@@ -72,7 +72,7 @@ def _skip(reason: str) -> Any:
     raise unittest.SkipTest(reason)
 
 
-class NotHere:
+class UnusedSession:
     """Database session that refuses everything but a commit, because nothing is written before it."""
 
     def commit(self) -> None:
@@ -87,7 +87,7 @@ sys.modules["oslotest"] = types.ModuleType("oslotest")
 sys.modules["oslotest.base"] = types.ModuleType("oslotest.base")
 sys.modules["oslotest.base"].BaseTestCase = BaseTestCase  # type: ignore[attr-defined]
 sys.modules["oslotest"].base = sys.modules["oslotest.base"]  # type: ignore[attr-defined]
-mock.patch = _patch_where_seen(mock.patch)  # type: ignore[assignment]
+mock.patch = _patch_used(mock.patch)  # type: ignore[assignment]
 
 from octavia.common import constants, context, data_models, utils, validate  # noqa: E402
 from octavia.db import api as db_api  # noqa: E402
@@ -97,7 +97,7 @@ from octavia.tests.functional.api.v2 import base  # noqa: E402
 from octavia.tests.functional.db import base as db_base  # noqa: E402
 from oslo_config import cfg, fixture  # noqa: E402
 
-SAME_HERE = {
+EQUIVALENT_OPTIONS = {
     ("controller_worker", "network_driver"): ("network_noop_driver",),
     ("api_settings", "auth_strategy"): (constants.NOAUTH, constants.KEYSTONE, constants.TESTING),
     ("api_settings", "default_provider_driver"): ("noop_driver",),
@@ -128,7 +128,7 @@ SECRETS = ("client_ca_tls_container_ref", "client_crl_container_ref", "crl_conta
 """Attributes whose references Octavia's certificate manager reads as a certificate, and as a secret."""
 
 
-class Answer:
+class WebtestResponse:
     """A response by webtest's names."""
 
     def __init__(self, answer: requests.Response) -> None:
@@ -146,68 +146,74 @@ class Answer:
         return text in self.text
 
 
-class Server:
+class FunctionalTestServer:
     """The application of the tests: a server of Fairlead."""
 
     def __init__(self, address: str) -> None:
         self._address, self._session = address, requests.Session()
-        self.made: dict[str, str] = {}
+        self.known_objects: dict[str, str] = {}
         """Id -> path, of what the running test has made."""
-        self.world = World(self)
+        self.world = NamedNetworks(self)
         self.test: Any = None
         """The one that runs."""
         self.limits: dict[str, int] = {}
         """Of projects that have no quota."""
-        self._begun = False
+        self._is_started = False
 
     def control(self, word: str, body: object = None) -> None:
-        if not self._begun:
-            self._begun = True
+        if not self._is_started:
+            self._is_started = True
             self.control("begin", self.limits)
         answer = self._session.put(f"{self._address}/control/{word}", json=body, timeout=60)
         assert answer.status_code == 204, answer.text
 
     def begin(self, test: Any) -> None:
-        self.made, self.world, self.test, self.limits, self._begun = {}, World(self), test, {}, False
+        self.known_objects, self.world, self.test, self.limits, self._is_started = (
+            {},
+            NamedNetworks(self),
+            test,
+            {},
+            False,
+        )
 
     def call(self, method: str, path: str, params: object = None, headers: Mapping[str, str] = {}) -> requests.Response:
-        if not self._begun:
+        if not self._is_started:
             self.control("rest")
-        token = {"X-Auth-Token": json.dumps(claims)} if (claims := _claims()) else {}
+        token = {"X-Auth-Token": json.dumps(claims)} if (claims := _context_claims()) else {}
         sent = {"params": params} if method == "GET" else {"json": params}
         url = f"{self._address}/load-balancer{path}"
         return self._session.request(method, url, headers={**token, **headers}, timeout=60, **sent)  # type: ignore[arg-type]
 
-    def get(self, path: str, params: object = None, **more: Any) -> Answer:
-        return self._tried("GET", path, params, **more)
+    def get(self, path: str, params: object = None, **more: Any) -> WebtestResponse:
+        return self._request("GET", path, params, **more)
 
-    def delete(self, path: str, **more: Any) -> Answer:
-        return self._tried("DELETE", path, None, **more)
+    def delete(self, path: str, **more: Any) -> WebtestResponse:
+        return self._request("DELETE", path, None, **more)
 
-    def post_json(self, path: str, params: Any, **more: Any) -> Answer:
+    def post_json(self, path: str, params: Any, **more: Any) -> WebtestResponse:
         self._prepare(params)
-        answer = self._tried("POST", path, params, **more)
+        answer = self._request("POST", path, params, **more)
         if answer.status_int == 201:
             [made] = answer.json.values()
-            self.made[made.get("id", "")] = f"{path}/{made.get('id')}"
+            self.known_objects[made.get("id", "")] = f"{path}/{made.get('id')}"
         return answer
 
-    def put_json(self, path: str, params: Any, **more: Any) -> Answer:
+    def put_json(self, path: str, params: Any, **more: Any) -> WebtestResponse:
         self._prepare(params)
-        return self._tried("PUT", path, params, **more)
+        return self._request("PUT", path, params, **more)
 
     def _prepare(self, body: Any) -> None:
-        self.world.make_what_is_named(body)
+        self.world.create_named_objects(body)
         references = [each for part in _parts(body) for each in _references(part)]
         if references:
             manager = self.test.cert_manager_mock()
             readable = {reference: _is_read(manager, name, reference) for name, reference in references}
             self.control("unreadable", [reference for reference, read in readable.items() if not read])
 
-    def put(self, path: str, **more: Any) -> Answer:
-        return self._tried("PUT", path, None, **more)
+    def put(self, path: str, **more: Any) -> WebtestResponse:
+        return self._request("PUT", path, None, **more)
 
-    def _tried(
+    def _request(
         self,
         method: str,
         path: str,
@@ -215,17 +221,17 @@ class Server:
         headers: Mapping[str, str] | None = None,
         status: int | None = None,
         expect_errors: bool = False,
-    ) -> Answer:
+    ) -> WebtestResponse:
         answer = self.call(method, path, params, headers or {})
         said = f"{method} {path} {json.dumps(params)} answers {answer.status_code} {answer.text}"
         if not expect_errors and status is not None and answer.status_code != status:
             raise AssertionError(f"{said}, not {status}")
         if status is None and not expect_errors and answer.status_code >= 400:
             raise AssertionError(said)
-        return Answer(answer)
+        return WebtestResponse(answer)
 
 
-def _claims() -> dict[str, Any] | None:
+def _context_claims() -> dict[str, Any] | None:
     """The caller's project and roles by Octavia's context; None without authentication."""
     if cfg.CONF.api_settings.auth_strategy == constants.NOAUTH:
         return None
@@ -237,14 +243,14 @@ def _claims() -> dict[str, Any] | None:
     return {"project": project, "roles": roles}
 
 
-class World:
+class NamedNetworks:
     """Networks, subnets and ports that the running test has named."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: FunctionalTestServer) -> None:
         self._server = server
         self._networks: dict[str, dict[str, dict[str, str]]] = {}
         """Id -> the subnets of it, by id."""
-        self._of: dict[str, str] = {}
+        self._objects_by_request: dict[str, str] = {}
         """Subnet -> its network."""
         self._ports = set[str]()
         self._of_request = ""
@@ -252,7 +258,7 @@ class World:
         self.known: dict[str, Any] = {}
         """Id -> what the test itself made for the driver to return."""
 
-    def make_what_is_named(self, body: Any) -> None:
+    def create_named_objects(self, body: Any) -> None:
         self._of_request = str(uuid.uuid4())
         ports: list[dict[str, Any]] = []
         for part in _parts(body):
@@ -271,10 +277,10 @@ class World:
     def _find(self, kind: str, identity: str) -> Any:
         if identity in self.known:
             return self.known[identity]
-        return _asked(getattr(utils.get_network_driver(), f"get_{kind}"), identity)
+        return _asked_driver(getattr(utils.get_network_driver(), f"get_{kind}"), identity)
 
     def _network(self, network_id: str, subnet_id: Any, address: Any) -> None:
-        found = _asked(utils.get_network_driver().get_network, network_id)
+        found = _asked_driver(utils.get_network_driver().get_network, network_id)
         if found is None:
             return
         self._networks.setdefault(network_id, {})
@@ -288,9 +294,9 @@ class World:
             self._subnet(subnet_id, network_id, address)
 
     def _subnet(self, subnet_id: str, network_id: str | None, address: Any) -> None:
-        if subnet_id in self._of:
+        if subnet_id in self._objects_by_request:
             return
-        if isinstance(validate.subnet_exists, mock.Mock) and _asked(validate.subnet_exists, subnet_id) is None:
+        if isinstance(validate.subnet_exists, mock.Mock) and _asked_driver(validate.subnet_exists, subnet_id) is None:
             return
         found = self._find("subnet", subnet_id)
         if found is None:
@@ -299,14 +305,14 @@ class World:
         version = 6 if getattr(found, "ip_version", None) == 6 else 4
         cidr = self._cidr(found, address, version)
         self._networks.setdefault(of, {})[subnet_id] = {"id": subnet_id, "cidr": cidr}
-        self._of[subnet_id] = of
+        self._objects_by_request[subnet_id] = of
 
     def _cidr(self, found: Any, address: Any, version: int) -> str:
         if isinstance(cidr := getattr(found, "cidr", None), str):
             return cidr
         if address is not None:
             return str(ip_network(f"{address}/{24 if address.version == 4 else 64}", strict=False))
-        number = len(self._of)
+        number = len(self._objects_by_request)
         return f"2001:db8:ffff:{number:x}::/64" if version == 6 else f"10.{number // 250}.{number % 250}.0/24"
 
     def _port(self, port_id: str, part: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -323,8 +329,12 @@ class World:
             return
         for of, held in fixed:
             self._subnet(of, found.network_id if _is_id(found.network_id) else None, _address(held))
-        network = self._of[fixed[0][0]]
-        own = {of: held or self._tenth(of) for of, held in reversed(fixed) if self._of[of] == network}
+        network = self._objects_by_request[fixed[0][0]]
+        own = {
+            of: held or self._tenth_address(of)
+            for of, held in reversed(fixed)
+            if self._objects_by_request[of] == network
+        }
         self._ports.add(port_id)
         yield {
             "id": port_id,
@@ -334,8 +344,8 @@ class World:
             "fixed_ips": [{"subnet_id": of, "ip_address": held} for of, held in own.items()],
         }
 
-    def _tenth(self, subnet_id: str) -> str:
-        return str(ip_network(self._networks[self._of[subnet_id]][subnet_id]["cidr"])[10])
+    def _tenth_address(self, subnet_id: str) -> str:
+        return str(ip_network(self._networks[self._objects_by_request[subnet_id]][subnet_id]["cidr"])[10])
 
 
 def _references(part: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -364,7 +374,7 @@ def _parts(body: Any) -> Iterator[Mapping[str, Any]]:
         yield from _parts(each)
 
 
-def _asked(ask: Callable[[str], Any], identity: str) -> Any:
+def _asked_driver(ask: Callable[[str], Any], identity: str) -> Any:
     try:
         return ask(identity)
     except unittest.SkipTest:
@@ -387,7 +397,7 @@ def _address(value: Any) -> Any:
         return None
 
 
-def _recorded(real: Callable[..., None], server: Server) -> Callable[..., None]:
+def _recording_constructor(real: Callable[..., None], server: FunctionalTestServer) -> Callable[..., None]:
     """The constructor of a class of Octavia's networks. What a test makes itself is known from then on."""
 
     def make(self: Any, *arguments: Any, **options: Any) -> None:
@@ -418,13 +428,13 @@ def _without_operating_statuses(real: Callable[..., None]) -> Callable[..., None
     return compare
 
 
-def adapt(server: Server) -> None:
+def adapt(server: FunctionalTestServer) -> None:
     """Let the base classes of the tests speak to the server."""
     api, database = base.BaseAPITest, db_base.OctaviaDBTestBase
 
     def set_up(self: Any, *_: Any) -> None:
         super(database, self).setUp()
-        self.session = NotHere()
+        self.session = UnusedSession()
         cfg.CONF([], project="octavia", default_config_files=[])  # the fixture of the test before has reset it
         server.begin(self)
 
@@ -440,7 +450,7 @@ def adapt(server: Server) -> None:
             case constants.DELETED:
                 server.control("rest")
                 cascade = "?cascade=true" if whole else ""
-                answer = server.call("DELETE", server.made[id_] + cascade)
+                answer = server.call("DELETE", server.known_objects[id_] + cascade)
                 assert answer.status_code == 204, answer.text
                 server.control("rest")
             case constants.ERROR if whole:
@@ -463,13 +473,13 @@ def adapt(server: Server) -> None:
         for name, value in options.items():
             if group == "quotas":
                 server.limits[name.removeprefix("default_").removesuffix("_quota")] = value
-            elif value not in SAME_HERE.get((group, name), ()):
+            elif value not in EQUIVALENT_OPTIONS.get((group, name), ()):
                 _skip(f"sets Octavia's option [{group}] {name}")
         real_config(self, group=group, **options)
 
     fixture.Config.config = config
     for kind in (network_models.Network, network_models.Subnet, network_models.Port):
-        kind.__init__ = _recorded(kind.__init__, server)
+        kind.__init__ = _recording_constructor(kind.__init__, server)
     database.setUp = set_up
     api._make_app = lambda self: server
     api.set_lb_status, api.start_quota_mock = set_lb_status, start_quota_mock
@@ -483,18 +493,18 @@ def name_of(test: Any) -> str:
     return str(test.id().removeprefix(f"{PACKAGE}."))
 
 
-class Report(unittest.TestResult):
-    def say(self, test: Any, outcome: str, reason: str = "") -> None:
+class FunctionalReport(unittest.TestResult):
+    def print_outcome(self, test: Any, outcome: str, reason: str = "") -> None:
         print(json.dumps([name_of(test), outcome, reason]), flush=True)
 
     def addSuccess(self, test: Any) -> None:  # noqa: N802
-        self.say(test, "passed")
+        self.print_outcome(test, "passed")
 
     def addSkip(self, test: Any, reason: str) -> None:  # noqa: N802
-        self.say(test, "skipped", reason)
+        self.print_outcome(test, "skipped", reason)
 
     def addFailure(self, test: Any, err: Any) -> None:  # noqa: N802
-        self.say(test, "failed", "".join(traceback.format_exception(*err)))
+        self.print_outcome(test, "failed", "".join(traceback.format_exception(*err)))
 
     addError = addFailure  # noqa: N815
 
@@ -508,9 +518,9 @@ def single(suite: Any) -> Iterator[Any]:
 
 
 def main(address: str, module: str, *left_out: str) -> None:
-    adapt(Server(address))
+    adapt(FunctionalTestServer(address))
     found = unittest.TestLoader().loadTestsFromName(f"{PACKAGE}.{module}")
-    unittest.TestSuite(each for each in single(found) if name_of(each) not in left_out).run(Report())
+    unittest.TestSuite(each for each in single(found) if name_of(each) not in left_out).run(FunctionalReport())
 
 
 if __name__ == "__main__":

@@ -11,11 +11,13 @@ _POOL, _MEMBER, _MONITOR = "test_pool.TestPool", "test_member.TestMember", "test
 _POLICY, _RULE = "test_l7policy.TestL7Policy", "test_l7rule.TestL7Rule"
 
 
-def _named(of: str, *names: str) -> Iterator[str]:
+def _test_names(of: str, *names: str) -> Iterator[str]:
     return (f"{of}.test_{name}" for name in names)
 
 
-_GONE = "a deleted object is gone when DELETE has answered (404); Octavia shows PENDING_DELETE until its driver is done"
+_DELETED_IS_GONE = (
+    "a deleted object is gone when DELETE has answered (404); Octavia shows PENDING_DELETE until its driver is done"
+)
 _NO_MONITOR = (
     "a member without a health monitor is NO_MONITOR; the test writes another operating status to the database"
 )
@@ -24,10 +26,10 @@ _SRIOV = "there are no SR-IOV ports: the flavor has no such key"
 _CRL = "a revocation list is not compared with its authority"
 _ADDRESS = "a VIP has an address of its subnet; Octavia's driver that does nothing gives none, or the same to all"
 DIFFERENT: Mapping[str, tuple[str, ...]] = {
-    _GONE: (
-        *_named(_LB, "delete", "delete_authorized", "delete_pending_delete", "update_pending_delete"),
-        *_named(_LISTENER, "delete", "delete_authorized", "delete_pending_delete", "update_pending_delete"),
-        *_named(_POOL, "delete", "delete_authorize", "delete_with_session_persistence"),
+    _DELETED_IS_GONE: (
+        *_test_names(_LB, "delete", "delete_authorized", "delete_pending_delete", "update_pending_delete"),
+        *_test_names(_LISTENER, "delete", "delete_authorized", "delete_pending_delete", "update_pending_delete"),
+        *_test_names(_POOL, "delete", "delete_authorize", "delete_with_session_persistence"),
         *(f"{of}.test_{name}" for of in (_MONITOR, _POLICY, _RULE) for name in ("delete", "delete_authorized")),
         *(
             f"{of}.test_{verb}_when_lb_pending_delete"
@@ -36,62 +38,64 @@ DIFFERENT: Mapping[str, tuple[str, ...]] = {
         ),
     ),
     _NO_MONITOR: (
-        *_named(_GRAPH, "statuses_members"),
-        *_named(_MEMBER, "delete", "delete_authorized", "delete_not_authorized", "get_all", "get_all_authorized"),
+        *_test_names(_GRAPH, "statuses_members"),
+        *_test_names(_MEMBER, "delete", "delete_authorized", "delete_not_authorized", "get_all", "get_all_authorized"),
     ),
     _UNSUPPORTED: (
-        *_named(_LB, "create_with_non_exist_qos_policy_id", "create_with_qos", "update_with_bad_qos"),
-        *_named(_LB, "update_with_qos", "update_with_sg_ids"),
-        *_named(_GRAPH, "with_one_listener_sg_ids", "with_one_listener_sg_ids_and_allowed_cidrs", "with_sg_ids"),
+        *_test_names(_LB, "create_with_non_exist_qos_policy_id", "create_with_qos", "update_with_bad_qos"),
+        *_test_names(_LB, "update_with_qos", "update_with_sg_ids"),
+        *_test_names(_GRAPH, "with_one_listener_sg_ids", "with_one_listener_sg_ids_and_allowed_cidrs", "with_sg_ids"),
     ),
-    _SRIOV: (*_named(_GRAPH, "with_one_listener_one_member_sriov"), *_named(_MEMBER, "create_with_sriov")),
-    _CRL: tuple(_named(_LISTENER, "create_with_crl_mismatch_ca_cert")),
+    _SRIOV: (*_test_names(_GRAPH, "with_one_listener_one_member_sriov"), *_test_names(_MEMBER, "create_with_sriov")),
+    _CRL: tuple(_test_names(_LISTENER, "create_with_crl_mismatch_ca_cert")),
     _ADDRESS: (
-        *_named(_GRAPH, "with_additional_vips"),
-        *_named(_LISTENER, "create_with_incompatible_allowed_cidrs_ipv6"),
+        *_test_names(_GRAPH, "with_additional_vips"),
+        *_test_names(_LISTENER, "create_with_incompatible_allowed_cidrs_ipv6"),
     ),
     "a PUT of a collection has no method (405); Octavia reads the body first": (
-        *_named(_LISTENER, "update_with_alpn_negative"),
-        *_named(_POOL, "update_with_alpn_negative"),
+        *_test_names(_LISTENER, "update_with_alpn_negative"),
+        *_test_names(_POOL, "update_with_alpn_negative"),
     ),
     "TLS before 1.2 is refused": tuple(
-        _named(_LISTENER, "update_with_tls_versions", "update_with_tls_versions_negative")
+        _test_names(_LISTENER, "update_with_tls_versions", "update_with_tls_versions_negative")
     ),
     "a secret that cannot be served is refused by its reference and with the reason": tuple(
-        _named(_LISTENER, "create_with_bad_ca_cert", "create_with_bad_ca_cert_ref")
+        _test_names(_LISTENER, "create_with_bad_ca_cert", "create_with_bad_ca_cert_ref")
     ),
     "the role `service` lists members only for a service that Fairlead does not have": tuple(
-        _named(_MEMBER, "get_all_authorized_service")
+        _test_names(_MEMBER, "get_all_authorized_service")
     ),
     "quotas of L7 policies hold in a request that creates a whole load balancer too": tuple(
-        _named(_GRAPH, "create_over_quota_sanity_check")
+        _test_names(_GRAPH, "create_over_quota_sanity_check")
     ),
     "without authentication a caller who names no project has the default one": tuple(
-        _named(_LB, "create_no_project_id")
+        _test_names(_LB, "create_no_project_id")
     ),
-    "IPv6 addresses are shown in the form of RFC 5952": tuple(_named(_LB, "create_with_vip_network_and_address_ipv6")),
+    "IPv6 addresses are shown in the form of RFC 5952": tuple(
+        _test_names(_LB, "create_with_vip_network_and_address_ipv6")
+    ),
     "a refused persistence_timeout names UDP and SCTP in a PUT too, as Octavia's own refusal of a POST does": tuple(
-        _named(_POOL, "bad_update_non_udp_pool_with_udp_fields")
+        _test_names(_POOL, "bad_update_non_udp_pool_with_udp_fields")
     ),
     "the keys of flavors and zones of amphorae": (
-        *_named("test_provider.TestFlavorCapabilities", "amphora_driver", "amphora_driver_one_filter"),
-        *_named("test_provider.TestFlavorCapabilities", "amphora_driver_one_filter_one_field"),
-        *_named("test_provider.TestFlavorCapabilities", "amphora_driver_two_filters"),
-        *_named("test_provider.TestAvailabilityZoneCapabilities", "amphora_driver", "amphora_driver_one_filter"),
-        *_named("test_provider.TestAvailabilityZoneCapabilities", "amphora_driver_two_filters"),
+        *_test_names("test_provider.TestFlavorCapabilities", "amphora_driver", "amphora_driver_one_filter"),
+        *_test_names("test_provider.TestFlavorCapabilities", "amphora_driver_one_filter_one_field"),
+        *_test_names("test_provider.TestFlavorCapabilities", "amphora_driver_two_filters"),
+        *_test_names("test_provider.TestAvailabilityZoneCapabilities", "amphora_driver", "amphora_driver_one_filter"),
+        *_test_names("test_provider.TestAvailabilityZoneCapabilities", "amphora_driver_two_filters"),
     ),
 }
 """Reason -> the tests that fail for it."""
 LEFT_OUT: Mapping[str, tuple[str, ...]] = {
     "Octavia sorts sni_container_refs, which are random here; Fairlead keeps the order of the request": (
-        tuple(_named(_GRAPH, "with_one_listener_sni_containers", "with_one_of_everything"))
+        tuple(_test_names(_GRAPH, "with_one_listener_sni_containers", "with_one_of_everything"))
     ),
     "expects quotas in the order of creation, which Octavia does not define; Fairlead sorts by project id": tuple(
-        _named("test_quotas.TestQuotas", "deprecated_get_and_put_vars", "get_all_quotas_with_quotas")
+        _test_names("test_quotas.TestQuotas", "deprecated_get_and_put_vars", "get_all_quotas_with_quotas")
     ),
-    "is skipped in Octavia's own runs too": tuple(_named("test_quotas.TestQuotas", "get_all_limited")),
+    "is skipped in Octavia's own runs too": tuple(_test_names("test_quotas.TestQuotas", "get_all_limited")),
     "lets Octavia's network driver fail in the middle of a request": tuple(
-        _named(
+        _test_names(
             _LB,
             "create_with_multiple_vips_subnet_fail",
             "create_with_vip_network_and_address_subnet_fail",
@@ -99,7 +103,7 @@ LEFT_OUT: Mapping[str, tuple[str, ...]] = {
         )
     ),
     "depends on how often and in which order Octavia reads secrets, or on a certificate of its own": tuple(
-        _named(
+        _test_names(
             _LISTENER,
             "create_tls_with_no_subject_no_alt_names",
             "update_bad_tls_ref",

@@ -30,15 +30,15 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from fairlead.api.http.authentication import ROLES
 from fairlead.api.keys import Keys
-from fairlead.api.octavia import make_door
+from fairlead.api.octavia import make_front_end
 from fairlead.changes.identity import DEFAULT_PROJECT, Identity
-from fairlead.compilers.providers import IMPLEMENTATIONS, Names
+from fairlead.compilers.providers import IMPLEMENTATIONS, ProviderNames
 from fairlead.drivers.fake import Fault
-from fairlead.keystores.interface import Asker, Content, Unreadable
+from fairlead.keystores.interface import Content, Requester, Unreadable
 from fairlead.model.documents.network import AllocationPool, FixedIP, Network, Port, Subnet
 from fairlead.model.documents.quota import Limits
 from fairlead.model.registry.changeset import Changes
-from harness.api import PLAIN, Deployment, Inside, compile_anything, inside
+from harness.api import PLAIN, Deployment, InProcessServer, compile_anything, in_process_server
 from harness.conformance.cloud import serving
 from harness.tls_files import certificate
 
@@ -72,7 +72,7 @@ _PROVIDER = replace(
     flavor_capabilities=Capabilities(FLAVOR_CAPABILITIES),
     availability_zone_capabilities=Capabilities(ZONE_CAPABILITIES),
 )
-NAMES = Names(
+NAMES = ProviderNames(
     implementations={name: name for name in DRIVERS},
     default="noop_driver",
     providers={name: replace(_PROVIDER, description=description) for name, description in DRIVERS.items()},
@@ -87,7 +87,7 @@ class AnyReference:
     unreadable: set[str] = field(default_factory=set)
     """But these."""
 
-    async def read(self, project_id: str, reference: str, asker: Asker | None) -> Content:
+    async def read(self, project_id: str, reference: str, asker: Requester | None) -> Content:
         if reference in self.unreadable:
             raise Unreadable("the test says so")
         return Content(material=self.material)
@@ -115,7 +115,7 @@ def caller_of(headers: Headers) -> Identity:
     return Identity(user="somebody", project_id=claims["project"] or "", roles=frozenset(claims["roles"]))
 
 
-class Site:
+class FunctionalTestSite:
     """The place of the test that runs, and its application."""
 
     def __init__(self, folder: Path) -> None:
@@ -124,7 +124,7 @@ class Site:
         self._keys = Keys(self._secrets)
         self._stack = AsyncExitStack()
         self._number = 0
-        self._place: Inside | None = None
+        self._place: InProcessServer | None = None
         self._networks: dict[str, Network] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -140,9 +140,9 @@ class Site:
         folder = self._folder / str(self._number)
         folder.mkdir()
         deployment = Deployment(PLAIN.facts, NAMES, self._keys, Limits(**await request.json()))
-        opened = inside(make_door, folder, PATH, compile_anything, deployment)
+        opened = in_process_server(make_front_end, folder, PATH, compile_anything, deployment)
         self._place = await self._stack.enter_async_context(opened)
-        self._place.runs = False
+        self._place.is_reconciling = False
         self._networks = {}
         return Response(status_code=204)
 
@@ -154,14 +154,14 @@ class Site:
         """Apply all changes."""
         assert self._place is not None
         self._place.driver._fault = lambda: None
-        await self._place.rest()
+        await self._place.reconcile()
         return Response(status_code=204)
 
     async def fail(self, _: Request) -> Response:
         """Let the dataplane refuse all changes until the next rest."""
         assert self._place is not None
-        self._place.driver._fault = lambda: Fault.BEFORE
-        await self._place.rest()
+        self._place.driver._fault = lambda: Fault.REJECTED
+        await self._place.reconcile()
         return Response(status_code=204)
 
     async def unreadable(self, request: Request) -> Response:
@@ -226,7 +226,7 @@ def functional_server(folder: Path) -> Iterator[str]:
 
     @asynccontextmanager
     async def doors() -> AsyncIterator[ASGIApp]:
-        site = Site(folder)
+        site = FunctionalTestSite(folder)
         control = (site.begin, site.rest, site.fail, site.learn, site.unreadable)
         routes = [Route(f"/control/{called.__name__}", called, methods=["PUT"]) for called in control]
         yield Starlette(routes=[*routes, Mount(PATH, site)])

@@ -24,16 +24,16 @@ from starlette.routing import Route
 PASSWORD = "tempest"
 PROJECTS = [uuid.uuid5(uuid.NAMESPACE_DNS, f"project-{number}").hex for number in range(400)]
 """More than the tests create: none is allocated twice."""
-NOBODY = frozenset({"load-balancer_quota_admin"})
+NO_RELEVANT_ROLE = frozenset({"load-balancer_quota_admin"})
 """Role of a user without relevant roles, because a password file requires one; no test uses quotas."""
 KEYSTONE_ROLES = frozenset({"admin", "member", "reader"})
 OCTAVIA_ROLES = frozenset(f"load-balancer_{name}" for name in ("admin", "member", "observer", "global_observer"))
-ROLE_SETS = [*map(frozenset, ([role] for role in sorted(KEYSTONE_ROLES | OCTAVIA_ROLES))), NOBODY]
+ROLE_SETS = [*map(frozenset, ([role] for role in sorted(KEYSTONE_ROLES | OCTAVIA_ROLES))), NO_RELEVANT_ROLE]
 """Users in the tests have at most one role of a family, except administrators, whose `admin` suffices."""
 SERVICES = {"load-balancer": "/load-balancer", "network": "/network"}
 DOMAIN = {"id": "default", "name": "Default"}
-EXPIRES = "2999-12-31T00:00:00.000000Z"
-DROPPED = {"host", "x-auth-token", "content-length", "connection", "accept-encoding"}
+TOKEN_EXPIRY = "2999-12-31T00:00:00.000000Z"
+DROPPED_HEADERS = {"host", "x-auth-token", "content-length", "connection", "accept-encoding"}
 
 
 def write_password_file(path: Path) -> None:
@@ -61,7 +61,7 @@ ADMINISTRATOR = {"authorization": basic(PROJECTS[0], frozenset({"admin"}))}
 
 
 @dataclass
-class Keystone:
+class StandInKeystone:
     """The stand-in. It starts with the administrator `admin` of the project `admin`; tests create all others."""
 
     fairlead: str
@@ -70,9 +70,9 @@ class Keystone:
     """Own address, for the catalogue."""
     octavia: str = ""
     """Address of a real Octavia that gets the load-balancer requests instead."""
-    counted: frozenset[str] = KEYSTONE_ROLES
+    counted_roles: frozenset[str] = KEYSTONE_ROLES
     """Roles relevant for load balancers: Keystone's, or Octavia's older ones. For networks they are Keystone's."""
-    stock: list[str] = field(default_factory=lambda: list(reversed(PROJECTS)))
+    unused_projects: list[str] = field(default_factory=lambda: list(reversed(PROJECTS)))
     projects: dict[str, dict[str, Any]] = field(default_factory=dict)
     users: dict[str, dict[str, Any]] = field(default_factory=dict)
     roles: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -86,10 +86,10 @@ class Keystone:
             self.add_role({"name": role})
         project = self.add_project({"name": "admin"})["id"]
         user = self.add_user({"name": "admin", "password": PASSWORD})["id"]
-        self.assigned.add((project, user, self._named(self.roles, "admin")))
+        self.assigned.add((project, user, self._find_by_name(self.roles, "admin")))
 
     def add_project(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        made = {"enabled": True, "domain_id": DOMAIN["id"], **body, "id": self.stock.pop()}
+        made = {"enabled": True, "domain_id": DOMAIN["id"], **body, "id": self.unused_projects.pop()}
         self.projects[made["id"]] = made
         return made
 
@@ -106,15 +106,15 @@ class Keystone:
     def token(self, auth: Mapping[str, Any]) -> tuple[str, dict[str, Any]] | None:
         """Issue a token for a password or another token, scoped to a project."""
         identity, scope = auth["identity"], auth["scope"]["project"]
-        project = scope.get("id") or self._named(self.projects, scope["name"])
+        project = scope.get("id") or self._find_by_name(self.projects, scope["name"])
         if "token" in identity:
             user = self.tokens[identity["token"]["id"]][1]
         else:
             asked = identity["password"]["user"]
-            user = asked.get("id") or self._named(self.users, asked["name"])
+            user = asked.get("id") or self._find_by_name(self.users, asked["name"])
             if self.users.get(user, {}).get("password") != asked["password"]:
                 return None
-        if not self._held(project, user):
+        if not self._roles_of(project, user):
             return None
         token = uuid.uuid4().hex
         self.tokens[token] = (project, user)
@@ -122,40 +122,40 @@ class Keystone:
             "methods": ["password"],
             "user": {"id": user, "name": self.users[user]["name"], "domain": DOMAIN},
             "project": {"id": project, "name": self.projects[project]["name"], "domain": DOMAIN},
-            "roles": [self.roles[role] for role in self._held(project, user)],
+            "roles": [self.roles[role] for role in self._roles_of(project, user)],
             "catalog": self._catalog(),
             "issued_at": "2000-01-01T00:00:00.000000Z",
-            "expires_at": EXPIRES,
+            "expires_at": TOKEN_EXPIRY,
         }
 
     def assignments(self, project: str, user: str) -> list[dict[str, Any]]:
         return [
             {"role": {"id": role}, "user": {"id": user}, "scope": {"project": {"id": project}}}
-            for role in self._held(project, user)
+            for role in self._roles_of(project, user)
         ]
 
-    def way(self, token: str, path: str) -> tuple[str, dict[str, str]]:
+    def route(self, token: str, path: str) -> tuple[str, dict[str, str]]:
         """Target URL of a request, and the headers that identify the caller."""
         prefix = SERVICES["load-balancer"]
         if not (self.octavia and path.startswith(prefix)):
             return self.fairlead + path, {"authorization": self.authorization(token, path)}
         project, user = self.tokens[token]
-        names = (self.roles[role]["name"] for role in self._held(project, user))
+        names = (self.roles[role]["name"] for role in self._roles_of(project, user))
         headers = {"x-project-id": project, "x-user-id": user, "x-roles": ",".join(names)}
         return self.octavia + path.removeprefix(prefix), headers
 
     def authorization(self, token: str, path: str) -> str:
         """Authorization header that replaces the token in requests to Fairlead."""
         project, user = self.tokens[token]
-        names = frozenset(self.roles[role]["name"] for role in self._held(project, user))
-        counted = self.counted | {"admin"} if path.startswith(SERVICES["load-balancer"]) else KEYSTONE_ROLES
-        roles = frozenset({"admin"}) & names or counted & names or NOBODY
+        names = frozenset(self.roles[role]["name"] for role in self._roles_of(project, user))
+        counted = self.counted_roles | {"admin"} if path.startswith(SERVICES["load-balancer"]) else KEYSTONE_ROLES
+        roles = frozenset({"admin"}) & names or counted & names or NO_RELEVANT_ROLE
         return basic(project, roles)
 
-    def _held(self, project: str, user: str) -> list[str]:
+    def _roles_of(self, project: str, user: str) -> list[str]:
         return sorted(role for where, who, role in self.assigned if (where, who) == (project, user))
 
-    def _named(self, kind: Mapping[str, Mapping[str, Any]], name: str) -> str:
+    def _find_by_name(self, kind: Mapping[str, Mapping[str, Any]], name: str) -> str:
         return next((key for key, value in kind.items() if value["name"] == name), "")
 
     def _catalog(self) -> list[dict[str, Any]]:
@@ -179,7 +179,7 @@ class Keystone:
         ]
 
 
-def make_app(keystone: Keystone, client: httpx.AsyncClient) -> Starlette:
+def make_app(keystone: StandInKeystone, client: httpx.AsyncClient) -> Starlette:
     async def authenticate(request: Request) -> Response:
         given = keystone.token((await request.json())["auth"])
         if given is None:
@@ -237,8 +237,8 @@ def make_app(keystone: Keystone, client: httpx.AsyncClient) -> Starlette:
         return Response(status_code=204)
 
     async def forward(request: Request) -> Response:
-        headers = {name: value for name, value in request.headers.items() if name not in DROPPED}
-        address, who = keystone.way(request.headers["x-auth-token"], request.url.path)
+        headers = {name: value for name, value in request.headers.items() if name not in DROPPED_HEADERS}
+        address, who = keystone.route(request.headers["x-auth-token"], request.url.path)
         answer = await client.request(
             request.method,
             f"{address}?{request.url.query}",

@@ -12,7 +12,7 @@ from harness.lab.labs import lab_of, require_lab
 from harness.waiting import DEADLINE, wait_until
 
 WITH_PROXIES = "ovn=ovn,fairlead=fairlead"
-PROXIES_ALONE = "fairlead=fairlead"
+PROXIES_ONLY = "fairlead=fairlead"
 """For an Octavia, which uses the default provider, `fairlead`."""
 ADMIN = user_name(PROJECTS[0], frozenset({"admin"}))
 

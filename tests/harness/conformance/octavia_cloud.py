@@ -16,22 +16,22 @@ import httpx
 
 from harness.conformance.cloud import fairlead_server, keystone
 from harness.conformance.keystone import PASSWORD, PROJECTS, user_name
-from harness.octavia_plugin.cloud import CONF, DATABASE_TIMEOUT, LAUNCH, OCTAVIA, PROVIDERS, SETTLED
+from harness.octavia_plugin.cloud import CONF, DATABASE_TIMEOUT, LAUNCH, OCTAVIA, PROVIDERS, SETTLE_TIMEOUT
 from harness.ports import free_port
 from harness.waiting import DEADLINE, wait_equal
 
 ADMIN = user_name(PROJECTS[0], frozenset({"admin"}))
 """User as which Octavia calls Fairlead."""
-MORE = """
+TESTING_CONF = """
 [api_settings]
 auth_strategy = testing
 """
-PATIENCE = 60
+START_TIMEOUT = 60
 """Seconds; generous, because no process is killed in these tests."""
 
 
 @contextmanager
-def on_octavia(folder: Path, counted: frozenset[str], proxied: str = "") -> Iterator[str]:
+def octavia_behind_keystone(folder: Path, counted: frozenset[str], proxied: str = "") -> Iterator[str]:
     """Run everything, and yield the address of its Keystone."""
     with (
         fairlead_server(folder, proxied) as server,
@@ -47,7 +47,9 @@ def octavia(folder: Path, fairlead: str) -> Iterator[str]:
     port, file = free_port(), folder / "octavia.conf"
     said = {"user": ADMIN, "password": PASSWORD, "url": fairlead, "port": port, "folder": folder}
     file.write_text(
-        (CONF + MORE).format(providers=PROVIDERS, patience=PATIENCE, database_timeout=DATABASE_TIMEOUT, **said)
+        (CONF + TESTING_CONF).format(
+            providers=PROVIDERS, patience=START_TIMEOUT, database_timeout=DATABASE_TIMEOUT, **said
+        )
     )
     environment = {**os.environ, "OCTAVIA_SOCKETS": str(folder), "OCTAVIA_IS_BUSY": "1", "PYTHONWARNINGS": "ignore"}
     command = [OCTAVIA, LAUNCH]
@@ -65,7 +67,7 @@ def octavia(folder: Path, fairlead: str) -> Iterator[str]:
             lambda: httpx.get(address, timeout=DEADLINE).status_code,
             200,
             retry=(httpx.TransportError,),
-            seconds=SETTLED,
+            seconds=SETTLE_TIMEOUT,
         )
         yield address
 

@@ -17,12 +17,12 @@ from oslo_config import cfg
 from tempest import config
 
 
-class Report(unittest.TestResult):
+class TempestReport(unittest.TestResult):
     def __init__(self, tests: list[Any]) -> None:
         super().__init__()
         self._tests = tests
 
-    def say(self, test: Any, outcome: str, reason: str = "") -> None:
+    def print_outcome(self, test: Any, outcome: str, reason: str = "") -> None:
         """Print an outcome. That of a class (`setUpClass (module.Class)`) applies to each of its tests."""
         whole = re.fullmatch(r"\w+ \((.+)\)", str(test.id()))
         inside = [each for each in map(name, self._tests) if whole and each.rpartition(".")[0] == whole[1]]
@@ -30,13 +30,13 @@ class Report(unittest.TestResult):
             print(json.dumps([each, outcome, reason]), flush=True)
 
     def addSuccess(self, test: Any) -> None:  # noqa: N802
-        self.say(test, "passed")
+        self.print_outcome(test, "passed")
 
     def addSkip(self, test: Any, reason: str) -> None:  # noqa: N802
-        self.say(test, "skipped", reason)
+        self.print_outcome(test, "skipped", reason)
 
     def addFailure(self, test: Any, err: Any) -> None:  # noqa: N802
-        self.say(test, "failed", "".join(traceback.format_exception(*err)))
+        self.print_outcome(test, "failed", "".join(traceback.format_exception(*err)))
 
     addError = addFailure  # noqa: N815
 
@@ -61,7 +61,7 @@ def main(arguments: list[str]) -> None:
     config.CONF.register_opt(cfg.BoolOpt("barbican", default=False), group="service_available")
     found = unittest.TestLoader().loadTestsFromNames(wanted)
     tests = [test for test in single(found) if name(test) not in left_out]
-    unittest.TestSuite(tests).run(Report(tests))
+    unittest.TestSuite(tests).run(TempestReport(tests))
 
 
 if __name__ == "__main__":

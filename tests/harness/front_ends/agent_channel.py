@@ -6,21 +6,21 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from fairlead.agent_protocol.reports import Report
-from fairlead.agent_protocol.slice_lines import Slice, read_line
+from fairlead.agent_protocol.reports import AgentReport
+from fairlead.agent_protocol.slice_lines import SliceBuilder, read_line
 from fairlead.api.agents.liveness import NodeAgents
-from fairlead.api.agents.push_channel import Channel
+from fairlead.api.agents.push_channel import PushChannel
 from fairlead.api.agents.watch_buffer import Watch
 from fairlead.model.documents.agent import Agent
 from fairlead.model.documents.owner import Owner
 from fairlead.model.registry.changeset import Changes
-from fairlead.runtime.steps import Steps, at_once
+from fairlead.runtime.steps import Steps, run_to_completion
 from fairlead.store.model import Model
 from fairlead.store.sqlite import SqliteStore
 from harness.language import parse_model
 from harness.waiting import eventually
 
-TEXT = """\
+MODEL_TEXT = """\
 network pool announced 203.0.113.0/24
 network net1 10.0.0.0/24
 host one 1 10.20.0.21 10.1.0.0/24
@@ -31,55 +31,57 @@ api vip=203.0.113.6 on=pool provider=native project=alice http:80{proxy=2000}=a/
 
 
 @dataclass
-class Listener:
+class AgentEnd:
     """The agent's end of the channel."""
 
-    channel: Channel
-    slice: Slice
+    channel: PushChannel
+    slice: SliceBuilder
     watch: Watch | None = None
-    concerned: list[Owner] = field(default_factory=list)
-    lists: int = 0
+    notified_owners: list[Owner] = field(default_factory=list)
+    listing_count: int = 0
     received: int = 0
 
     def listen(self) -> None:
-        self.watch = self.channel.follow(self.slice.name)
-        missed = self.channel.missed(self.slice.name, self.slice.cursor)
-        pieces = [missed] if missed is not None else self.channel.whole(self.slice.name)
-        for piece in (*pieces, *self.watch.waiting):
-            self.take(piece)
-        self.watch.waiting.clear()
-        self.watch.write = self.take
+        self.watch = self.channel.open_watch(self.slice.name)
+        missed = self.channel.messages_after(self.slice.name, self.slice.cursor)
+        pieces = [missed] if missed is not None else self.channel.full_slice(self.slice.name)
+        for piece in (*pieces, *self.watch.buffered):
+            self.receive_message(piece)
+        self.watch.buffered.clear()
+        self.watch.write = self.receive_message
 
-    def hang_up(self) -> None:
-        self.channel.leave(self.watch)
-        self.slice.interrupted()
+    def disconnect(self) -> None:
+        self.channel.close_watch(self.watch)
+        self.slice.drop_incomplete()
 
-    def take(self, message: bytes) -> None:
-        at_once(self.taking(message))
+    def receive_message(self, message: bytes) -> None:
+        run_to_completion(self.receive_stepwise(message))
 
-    def taking(self, message: bytes) -> Steps[None]:
+    def receive_stepwise(self, message: bytes) -> Steps[None]:
         """Process a message, with cooperative yields."""
         self.received += len(message)
         for text in message.splitlines():
             line = read_line(text)
-            self.lists += line.list is not None
-            self.concerned += yield from self.slice.take(line)
+            self.listing_count += line.list is not None
+            self.notified_owners += yield from self.slice.take(line)
 
 
 @dataclass
-class Server:
+class ChannelServer:
     """Parts of a server that receive agents' reports and send slices."""
 
     model: Model
-    channel: Channel
+    channel: PushChannel
     agents: NodeAgents
 
-    async def hear(self, name: str, serving: dict[str, frozenset[int]]) -> None:
-        await self.agents.hear(Report(agent=seen(name), sightings={}, whole=True, serving=serving))
-        await self.rest()
+    async def connect_agent(self, name: str, serving: dict[str, frozenset[int]]) -> None:
+        await self.agents.take_report(
+            AgentReport(agent=seen(name), probe_results={}, is_complete=True, serving=serving)
+        )
+        await self.send_pending()
 
-    async def rest(self) -> None:
-        at_once(self.channel.looking())
+    async def send_pending(self) -> None:
+        run_to_completion(self.channel.recompute_reaches())
         await eventually(lambda: not self.channel.writing)
 
 
@@ -88,13 +90,13 @@ def seen(name: str) -> Agent:
 
 
 @asynccontextmanager
-async def server(folder: Path, epoch: str = "first") -> AsyncIterator[Server]:
+async def server(folder: Path, epoch: str = "first") -> AsyncIterator[ChannelServer]:
     store = await SqliteStore.open(folder / "store.db")
     model = await Model.load(store, check=lambda snapshot, owner: None)
-    channel = Channel(model, epoch, frame=bytes)
+    channel = PushChannel(model, epoch, frame=bytes)
     if not model.snapshot.hosts:
-        await model.write(lambda _: Changes(puts=tuple(parse_model(TEXT, {})[0].values())))
+        await model.write(lambda _: Changes(puts=tuple(parse_model(MODEL_TEXT, {})[0].values())))
     try:
-        yield Server(model, channel, NodeAgents(model, channel.near))
+        yield ChannelServer(model, channel, NodeAgents(model, channel.chassis_reaching))
     finally:
         await store.close()

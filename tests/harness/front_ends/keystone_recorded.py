@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from fairlead.api.keystone.client import Keystone, ServiceUser
-from fairlead.http.client import Place
+from fairlead.http.client import HttpEndpoint
 
 PASSWORD = "the password of our own user"
 USER = ServiceUser(
@@ -56,26 +56,26 @@ def token(*roles: str, seconds: float = 3600, **scope: Any) -> bytes:
     return json.dumps({"token": said}).encode()
 
 
-OF_SHOP = {"project": SHOP, "is_domain": False}
+SHOP_SCOPE = {"project": SHOP, "is_domain": False}
 
 
-class Playing:
+class ReplayedKeystone:
     """Replayed Keystone: returns the configured response for each token, and records the requests."""
 
     def __init__(self) -> None:
         self.tokens: dict[str, bytes] = {}
         """Response for each valid token."""
-        self.asked: list[str] = []
+        self.validated_tokens: list[str] = []
         """Tokens that were validated."""
-        self.log_ins = 0
-        self.own = "own-token-1"
-        self.own_roles = ("service",)
-        self.answers: list[tuple[int, Any]] = []
+        self.login_count = 0
+        self.service_token = "own-token-1"
+        self.service_roles = ("service",)
+        self.forced_responses: list[tuple[int, Any]] = []
         """Responses that are sent next, to any request."""
-        self.log_in_status = 201
+        self.login_status = 201
         self.status = 0
         """Status of all responses about tokens, if not 0."""
-        self.hold: Callable[[], Awaitable[object]] | None = None
+        self.response_gate: Callable[[], Awaitable[object]] | None = None
         """Awaited before each response."""
 
     async def answer(self, head: str, body: bytes) -> tuple[int, dict[str, str], bytes]:
@@ -83,15 +83,15 @@ class Playing:
         headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines[1:])}
         about = headers.get("x-subject-token", "")
         if about:
-            self.asked.append(about)
+            self.validated_tokens.append(about)
         else:
-            self.log_ins += 1
-        if self.hold is not None:
-            await self.hold()
+            self.login_count += 1
+        if self.response_gate is not None:
+            await self.response_gate()
         if lines[0].startswith("POST /v3/auth/tokens?nocatalog "):
-            return self._log_in(body)
+            return self._issue_service_token(body)
         assert lines[0].startswith("GET /v3/auth/tokens?nocatalog "), lines[0]
-        if headers["x-auth-token"] != self.own:
+        if headers["x-auth-token"] != self.service_token:
             return 401, {}, json.dumps(UNAUTHORIZED).encode()
         if self.status:
             return self.status, {}, json.dumps(FORBIDDEN).encode()
@@ -99,17 +99,19 @@ class Playing:
             return 200, {"X-Subject-Token": about}, self.tokens[about]
         return 404, {}, json.dumps(NOT_FOUND).encode()
 
-    def _log_in(self, body: bytes) -> tuple[int, dict[str, str], bytes]:
+    def _issue_service_token(self, body: bytes) -> tuple[int, dict[str, str], bytes]:
         given = json.loads(body)["auth"]["identity"]["password"]["user"]
-        if self.log_in_status != 201:
-            return self.log_in_status, {}, json.dumps(UNAUTHORIZED).encode()
+        if self.login_status != 201:
+            return self.login_status, {}, json.dumps(UNAUTHORIZED).encode()
         if given != {"name": "fairlead", "domain": {"name": "Default"}, "password": PASSWORD}:
             return 401, {}, json.dumps(UNAUTHORIZED).encode()
-        return 201, {"X-Subject-Token": self.own}, token(*self.own_roles, project=SHOP)
+        return 201, {"X-Subject-Token": self.service_token}, token(*self.service_roles, project=SHOP)
 
 
 @asynccontextmanager
-async def playing(play: Playing, tls: ssl.SSLContext | None = None, port: int = 0) -> AsyncIterator[int]:
+async def replayed_keystone(
+    play: ReplayedKeystone, tls: ssl.SSLContext | None = None, port: int = 0
+) -> AsyncIterator[int]:
     """Run the server, and yield its port."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -133,4 +135,4 @@ async def playing(play: Playing, tls: ssl.SSLContext | None = None, port: int = 
 
 
 def keystone_at(port: int, clock: Callable[[], float], user: ServiceUser = USER) -> Keystone:
-    return Keystone(Place(url=f"http://127.0.0.1:{port}/v3"), user, clock)
+    return Keystone(HttpEndpoint(url=f"http://127.0.0.1:{port}/v3"), user, clock)

@@ -23,7 +23,7 @@ from fairlead.model.documents.network import (
 )
 from fairlead.model.snapshot import Aggregate
 from harness.api import NOON
-from harness.front_ends.lxd_world import Door
+from harness.front_ends.lxd_world import LxdFrontEnd
 
 LBS, FORWARDS = "/1.0/networks/net/load-balancers", "/1.0/networks/net/forwards"
 LISTEN = "198.51.100.10"
@@ -128,7 +128,7 @@ def _machines() -> Iterator[Port]:
         )
 
 
-def settle(door: Door) -> None:
+def settle(door: LxdFrontEnd) -> None:
     door.write(_uplink())
     door.write(*_routed("net", 0, "default", six="fd00::/64"))
     door.write(*_routed("other", 1, "one"))

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from harness.front_ends.lxd_world import Door
+from harness.front_ends.lxd_world import LxdFrontEnd
 
 UPLINK = {
     "parent": "physnet",
@@ -15,7 +15,7 @@ UPLINK = {
 }
 
 
-def make(door: Door, name: str, config: Any, *, kind: str = "ovn", **more: Any) -> None:
+def make(door: LxdFrontEnd, name: str, config: Any, *, kind: str = "ovn", **more: Any) -> None:
     body = {"name": name, "type": kind, "config": config, "description": ""}
     project = f"?project={more.pop('project')}" if "project" in more else ""
     assert door.send("POST", f"/1.0/networks{project}", body, **more).status_code == 201

@@ -8,12 +8,12 @@ from typing import Any
 
 import httpx
 
-from fairlead.api.network import make_door
+from fairlead.api.network import make_front_end
 from fairlead.changes.identity import Identity
 from fairlead.dataplane.interface import Compile
 from fairlead.model.registry.changeset import Changes
 from fairlead.model.snapshot import Snapshot
-from harness.api import compile_owner, inside
+from harness.api import compile_owner, in_process_server
 
 
 def _caller(name: str, project: str, *roles: str) -> Identity:
@@ -30,13 +30,15 @@ CALLERS = {
 }
 
 
-class Door:
+class NetworkFrontEnd:
     """Client that waits after each call until the dataplane is idle; a response is a status and a body."""
 
     def __init__(self, folder: Path, compile_owner: Compile = compile_owner) -> None:
         self._runner = asyncio.Runner()
         self._stack = AsyncExitStack()
-        self.place = self.run(self._stack.enter_async_context(inside(make_door, folder, "/network", compile_owner)))
+        self.server = self.run(
+            self._stack.enter_async_context(in_process_server(make_front_end, folder, "/network", compile_owner))
+        )
 
     def run(self, work: Any) -> Any:
         async def wait() -> Any:
@@ -46,7 +48,7 @@ class Door:
 
     @property
     def snapshot(self) -> Snapshot:
-        snapshot: Snapshot = self.place.model.snapshot
+        snapshot: Snapshot = self.server.model.snapshot
         return snapshot
 
     def close(self) -> None:
@@ -54,16 +56,16 @@ class Door:
         self._runner.close()
 
     def write(self, *documents: Any) -> None:
-        self.run(self.place.model.write(lambda _: Changes(puts=documents)))
-        self.rest()
+        self.run(self.server.model.write(lambda _: Changes(puts=documents)))
+        self.reconcile()
 
-    def rest(self) -> None:
-        self.run(self.place.rest())
+    def reconcile(self) -> None:
+        self.run(self.server.reconcile())
 
     def send(self, method: str, path: str, caller: str = "admin", **options: Any) -> httpx.Response:
-        self.place.caller = CALLERS[caller]
-        answer: httpx.Response = self.run(self.place.client.request(method, path, **options))
-        self.rest()
+        self.server.caller = CALLERS[caller]
+        answer: httpx.Response = self.run(self.server.client.request(method, path, **options))
+        self.reconcile()
         return answer
 
     def call(self, method: str, path: str, body: Any = None, caller: str = "admin") -> tuple[int, Any]:
@@ -71,21 +73,21 @@ class Door:
         answer = self.send(method, f"/v2.0{path}", caller, **options)
         return answer.status_code, answer.json() if answer.content else None
 
-    def good(self, method: str, path: str, body: Any = None, caller: str = "admin") -> Any:
+    def call_ok(self, method: str, path: str, body: Any = None, caller: str = "admin") -> Any:
         status, answer = self.call(method, path, body, caller)
         assert status < 300, answer
         return answer
 
-    def make(self, singular: str, caller: str = "admin", **attributes: Any) -> dict[str, Any]:
-        made: dict[str, Any] = self.good("POST", f"/{singular}s", {singular: attributes}, caller)[singular]
+    def create(self, singular: str, caller: str = "admin", **attributes: Any) -> dict[str, Any]:
+        made: dict[str, Any] = self.call_ok("POST", f"/{singular}s", {singular: attributes}, caller)[singular]
         return made
 
-    def set(self, singular: str, made: dict[str, Any], caller: str = "admin", **attributes: Any) -> dict[str, Any]:
+    def update(self, singular: str, made: dict[str, Any], caller: str = "admin", **attributes: Any) -> dict[str, Any]:
         path = f"/{singular}s/{made['id']}"
-        changed: dict[str, Any] = self.good("PUT", path, {singular: attributes}, caller)[singular]
+        changed: dict[str, Any] = self.call_ok("PUT", path, {singular: attributes}, caller)[singular]
         return changed
 
-    def refused(self, method: str, path: str, body: Any = None, caller: str = "admin") -> tuple[int, str, str]:
+    def call_error(self, method: str, path: str, body: Any = None, caller: str = "admin") -> tuple[int, str, str]:
         """Error of a call that must fail without a write: status, type, message."""
         before = self.snapshot
         status, answer = self.call(method, path, body, caller)

@@ -10,12 +10,12 @@ from fairlead.model.documents.addresses import parse_address, parse_network
 from fairlead.model.documents.network import AllocationPool, FixedIP, Network, Port, PortUse, Subnet
 from fairlead.model.registry.changeset import Changes
 from fairlead.model.snapshot import Aggregate
-from harness.api import NOON, Inside, play
+from harness.api import NOON, InProcessServer, play
 
 NET = "11111111-0000-4000-8000-000000000001"
 SUBNET = "22222222-0000-4000-8000-000000000001"
 SUBNET6 = "22222222-0000-4000-8000-000000000006"
-NOBODY = "99999999-0000-4000-8000-000000000009"
+UNKNOWN_ID = "99999999-0000-4000-8000-000000000009"
 LBS = "/v2.0/lbaas/loadbalancers"
 COMMON: dict[str, Any] = {"project_id": "demo", "created_at": NOON}
 
@@ -39,7 +39,7 @@ def network() -> Network:
 
 
 MONITOR = {"type": "TCP", "delay": 5, "timeout": 3, "max_retries": 2}
-TINY = "22222222-0000-4000-8000-000000000030"
+FULL_SUBNET = "22222222-0000-4000-8000-000000000030"
 
 
 def port(number: int, address: str, subnet: str = SUBNET, network_id: str = NET) -> Port:
@@ -52,34 +52,34 @@ def port(number: int, address: str, subnet: str = SUBNET, network_id: str = NET)
     )
 
 
-def tiny() -> Network:
+def full_network() -> Network:
     """A network with one allocatable address, which a member has."""
     one = parse_address("10.9.0.2")
     subnet = Subnet(
-        id=TINY,
+        id=FULL_SUBNET,
         cidr=parse_network("10.9.0.0/30"),
         gateway=parse_address("10.9.0.1"),
         allocation_pools=(AllocationPool(start=one, end=one),),
         **COMMON,
     )
-    return Network(id=TINY, mtu=1442, subnets=(subnet,), **COMMON)
+    return Network(id=FULL_SUBNET, mtu=1442, subnets=(subnet,), **COMMON)
 
 
 WORLD: tuple[Aggregate, ...] = (
     network(),
-    tiny(),
+    full_network(),
     port(1, "10.0.0.11"),
     port(2, "fd00::11", SUBNET6),
-    port(3, "10.9.0.2", TINY, TINY),
+    port(3, "10.9.0.2", FULL_SUBNET, FULL_SUBNET),
 )
 
 
 @pytest.fixture
 def door(tmp_path: Path):
-    def run(story, make=octavia.make_door, mount: str = "/load-balancer") -> None:
-        async def with_world(place: Inside) -> None:
+    def run(story, make=octavia.make_front_end, mount: str = "/load-balancer") -> None:
+        async def with_world(place: InProcessServer) -> None:
             await place.model.write(lambda _: Changes(puts=WORLD))
-            await place.rest()
+            await place.reconcile()
             await story(place)
 
         play(make, tmp_path, with_world, mount)
@@ -103,5 +103,5 @@ def tree(*members: object, monitor: dict[str, Any] | None = MONITOR, **more: obj
     return {"loadbalancer": {"vip_subnet_id": SUBNET, "listeners": [listener], **more}}
 
 
-def probing(place: Inside) -> list[Port]:
+def probed_members(place: InProcessServer) -> list[Port]:
     return [each for each in place.model.snapshot.ports.values() if each.device_owner == PortUse.PROBE]

@@ -8,17 +8,17 @@ from typing import Any
 
 import httpx
 
-from fairlead.api.octavia import make_door
+from fairlead.api.octavia import make_front_end
 from fairlead.dataplane.interface import Compile
 from fairlead.drivers.fake import Fault
 from fairlead.model.documents.addresses import parse_address, parse_network
 from fairlead.model.documents.network import AllocationPool, FixedIP, Network, Port, Subnet
 from fairlead.model.registry.changeset import Changes
-from harness.api import NOON, PLAIN, Deployment, compile_anything, inside
+from harness.api import NOON, PLAIN, Deployment, compile_anything, in_process_server
 
 NET = "11111111-0000-4000-8000-000000000001"
 SUBNET = "22222222-0000-4000-8000-000000000001"
-NOBODY = "99999999-0000-4000-8000-000000000009"
+UNKNOWN_ID = "99999999-0000-4000-8000-000000000009"
 ROOT = "/v2.0/lbaas"
 PATHS = {
     "lb": ("loadbalancer", "/loadbalancers"),
@@ -96,16 +96,16 @@ def machines() -> Iterator[Port]:
         )
 
 
-class Door:
+class OctaviaFrontEnd:
     """Client whose calls return before the dataplane is reconciled; `rest` reconciles it."""
 
     def __init__(self, folder: Path, compile_owner: Compile = compile_anything, deployment: Deployment = PLAIN) -> None:
         self._runner = asyncio.Runner()
         self._stack = AsyncExitStack()
-        opened = inside(make_door, folder, "/load-balancer", compile_owner, deployment)
-        self.place = self.run(self._stack.enter_async_context(opened))
-        self.run(self.place.model.write(lambda _: Changes(puts=(network(), *machines()))))
-        self.rest()
+        opened = in_process_server(make_front_end, folder, "/load-balancer", compile_owner, deployment)
+        self.server = self.run(self._stack.enter_async_context(opened))
+        self.run(self.server.model.write(lambda _: Changes(puts=(network(), *machines()))))
+        self.reconcile()
         self.ids: dict[str, str] = {}
 
     def run(self, work: Any) -> Any:
@@ -118,47 +118,49 @@ class Door:
         self.run(self._stack.aclose())
         self._runner.close()
 
-    def rest(self) -> None:
-        self.run(self.place.rest())
+    def reconcile(self) -> None:
+        self.run(self.server.reconcile())
 
     def break_dataplane(self) -> None:
         """Make every later apply of the dataplane fail."""
-        self.place.driver._fault = lambda: Fault.BEFORE
+        self.server.driver._fault = lambda: Fault.REJECTED
 
     def call(self, method: str, path: str, body: object = None) -> httpx.Response:
         """Send a request. `path` is relative to the root, with names of `ids` in braces."""
-        answer: httpx.Response = self.run(self.place.call(method, ROOT + path.format(**self.ids), body))
+        answer: httpx.Response = self.run(self.server.call(method, ROOT + path.format(**self.ids), body))
         return answer
 
-    def good(self, method: str, path: str, body: object = None) -> Any:
+    def call_ok(self, method: str, path: str, body: object = None) -> Any:
         answer = self.call(method, path, body)
         assert answer.status_code < 300, answer.text
         return answer.json() if answer.content else None
 
-    def bad(self, method: str, path: str, body: object = None) -> tuple[int, str]:
+    def call_error(self, method: str, path: str, body: object = None) -> tuple[int, str]:
         answer = self.call(method, path, body)
         return answer.status_code, answer.json()["faultstring"]
 
-    def make(self, kind: str, **attributes: object) -> dict[str, Any]:
+    def create(self, kind: str, **attributes: object) -> dict[str, Any]:
         root, path = PATHS[kind]
-        made: dict[str, Any] = self.good("POST", path, {root: attributes})[root]
-        self.rest()
+        made: dict[str, Any] = self.call_ok("POST", path, {root: attributes})[root]
+        self.reconcile()
         return made
 
-    def change(self, kind: str, identity: str, **attributes: object) -> dict[str, Any]:
+    def update(self, kind: str, identity: str, **attributes: object) -> dict[str, Any]:
         root, path = PATHS[kind]
-        changed: dict[str, Any] = self.good("PUT", f"{path}/{identity}", {root: attributes})[root]
-        self.rest()
+        changed: dict[str, Any] = self.call_ok("PUT", f"{path}/{identity}", {root: attributes})[root]
+        self.reconcile()
         return changed
 
     def show(self, kind: str, identity: str) -> dict[str, Any]:
         root, path = PATHS[kind]
-        shown: dict[str, Any] = self.good("GET", f"{path}/{identity}")[root]
+        shown: dict[str, Any] = self.call_ok("GET", f"{path}/{identity}")[root]
         return shown
 
-    def build(self, **more: object) -> dict[str, Any]:
+    def create_tree(self, **more: object) -> dict[str, Any]:
         """Create the tree, and set `ids` to the id of each of its objects, by kind and by name."""
-        tree: dict[str, Any] = self.good("POST", "/loadbalancers", {"loadbalancer": {**TREE, **more}})["loadbalancer"]
+        tree: dict[str, Any] = self.call_ok("POST", "/loadbalancers", {"loadbalancer": {**TREE, **more}})[
+            "loadbalancer"
+        ]
         self.ids = {"lb": tree["id"]}
         for listener in tree["listeners"]:
             self.ids[listener["name"]] = listener["id"]

@@ -8,9 +8,9 @@ from typing import Any
 from fairlead.api import plugin
 from fairlead.model.documents.addresses import parse_address
 from fairlead.model.documents.network import FixedIP, Network, Port
-from fairlead.model.documents.unmanaged import Foreign, ForeignNetwork, ForeignPort, Writer
+from fairlead.model.documents.unmanaged import UnmanagedNetwork, UnmanagedObject, UnmanagedPort, Writer
 from fairlead.model.registry.changeset import Changes
-from harness.api import NOON, Inside, play
+from harness.api import NOON, InProcessServer, play
 from harness.octavia import NET, SUBNET, network
 
 LB, OTHER = "aaaaaaaa-0000-4000-8000-000000000001", "aaaaaaaa-0000-4000-8000-000000000002"
@@ -20,7 +20,7 @@ ONE, TWO = "dddddddd-0000-4000-8000-000000000001", "dddddddd-0000-4000-8000-0000
 MONITOR = "eeeeeeee-0000-4000-8000-000000000001"
 PORT = "ffffffff-0000-4000-8000-000000000001"
 VIP = parse_address("10.0.0.50")
-Story = Callable[[Inside], Awaitable[None]]
+Scenario = Callable[[InProcessServer], Awaitable[None]]
 
 WHOLE: dict[str, Any] = {
     "id": LB,
@@ -79,23 +79,23 @@ def machine(number: int) -> Port:
     )
 
 
-def play_plugin(folder: Path, story: Story, port: Port | None = None) -> None:
-    async def with_network(place: Inside) -> None:
+def play_plugin(folder: Path, story: Scenario, port: Port | None = None) -> None:
+    async def with_network(place: InProcessServer) -> None:
         await place.model.write(lambda _: Changes(puts=(network(), port or vip_port(), *map(machine, (11, 12, 13)))))
-        await place.rest()
+        await place.reconcile()
         await story(place)
 
-    play(plugin.make_door, folder, with_network, "/plugin")
+    play(plugin.make_front_end, folder, with_network, "/plugin")
 
 
-async def refused(place: Inside, method: str, path: str, body: object = None) -> tuple[int, str]:
+async def call_error(place: InProcessServer, method: str, path: str, body: object = None) -> tuple[int, str]:
     before = place.model.snapshot.revision
     answer = await place.call(method, path, body)
     assert place.model.snapshot.revision == before, "a refusal writes nothing"
     return answer.status_code, answer.json()["error"]
 
 
-def neutrons(document: Network | Port) -> Foreign:
+def neutron_document(document: Network | Port) -> UnmanagedObject:
     values = {field.name: getattr(document, field.name) for field in fields(document)}
-    made = ForeignNetwork if isinstance(document, Network) else ForeignPort
+    made = UnmanagedNetwork if isinstance(document, Network) else UnmanagedPort
     return made(**values, row=f"{document.id}@0b6f1a1c-7e11-4c0e-9d5e-0b6f1a1c7e11", writer=Writer.NEUTRON)

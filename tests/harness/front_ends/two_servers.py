@@ -11,55 +11,55 @@ from typing import Any
 import httpx
 
 from fairlead.api.app import make_app
-from fairlead.api.http.authentication import anybody
-from fairlead.api.network import make_door
-from harness.api import Inside, inside, kept_by
+from fairlead.api.http.authentication import authenticate_as_admin
+from fairlead.api.network import make_front_end
+from harness.api import InProcessServer, dataplanes_with, in_process_server
 
 LBS = "/load-balancer/v2.0/lbaas/loadbalancers"
 
 
 @dataclass
-class Server:
+class ApplicationServer:
     """The whole application of one server, and a client of its main listener."""
 
-    place: Inside
+    server: InProcessServer
     client: httpx.AsyncClient
-    following: "asyncio.Task[None]"
+    follow_task: "asyncio.Task[None]"
 
-    async def ask(self, method: str, path: str, body: object = None) -> httpx.Response:
+    async def request(self, method: str, path: str, body: object = None) -> httpx.Response:
         return await self.client.request(method, path, json=body)
 
     async def readiness(self) -> int:
         """HTTP status of /readyz, as monitoring reads it."""
-        return (await self.ask("GET", "/readyz")).status_code
+        return (await self.request("GET", "/readyz")).status_code
 
-    async def make(self, path: str, root: str, **body: Any) -> Any:
-        answer = await self.ask("POST", path, {root: body})
+    async def create(self, path: str, root: str, **body: Any) -> Any:
+        answer = await self.request("POST", path, {root: body})
         assert answer.status_code == 201, answer.text
         return answer.json()[root]
 
     async def build(self, cidr: str = "10.0.0.0/24", **balancer: Any) -> Any:
         """Create a network and a load balancer on it."""
-        network = (await self.make("/network/v2.0/networks", "network", name="net"))["id"]
-        subnet = await self.make("/network/v2.0/subnets", "subnet", network_id=network, cidr=cidr, ip_version=4)
-        return await self.make(LBS, "loadbalancer", vip_subnet_id=subnet["id"], **balancer)
+        network = (await self.create("/network/v2.0/networks", "network", name="net"))["id"]
+        subnet = await self.create("/network/v2.0/subnets", "subnet", network_id=network, cidr=cidr, ip_version=4)
+        return await self.create(LBS, "loadbalancer", vip_subnet_id=subnet["id"], **balancer)
 
 
 @asynccontextmanager
-async def serving(url: str, number: int) -> AsyncIterator[Server]:
-    async with inside(make_door, Path("/nonexistent"), "", url=url) as place:
+async def serving(url: str, number: int) -> AsyncIterator[ApplicationServer]:
+    async with in_process_server(make_front_end, Path("/nonexistent"), "", url=url) as place:
         place.ids = count(1000 * (number + 1))
-        app = make_app(place.services, kept_by(place.reconciler), anybody).all
+        app = make_app(place.services, dataplanes_with(place.reconciler), authenticate_as_admin).all
         transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
             following = asyncio.create_task(place.model.follow())
-            yield Server(place, client, following)
+            yield ApplicationServer(place, client, following)
             following.cancel()
             await asyncio.gather(following, return_exceptions=True)
 
 
 @asynccontextmanager
-async def two_servers(url: str) -> AsyncIterator[tuple[Server, Server]]:
+async def two_servers(url: str) -> AsyncIterator[tuple[ApplicationServer, ApplicationServer]]:
     """Run two servers. `url` is that of their store."""
     async with AsyncExitStack() as stack:
         one, two = [await stack.enter_async_context(serving(url, number)) for number in range(2)]

@@ -36,7 +36,7 @@ async def application(scope: Any, receive: Any, send: Any) -> None:
 
 
 @asynccontextmanager
-async def entered(
+async def serve_connections(
     most: int = 50, most_of_one: int = 20, tls: ssl.SSLContext | None = None, path: Path | None = None
 ) -> AsyncIterator[tuple[Acceptor, Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]]]:
     listener = socket.socket(socket.AF_UNIX if path else socket.AF_INET)
@@ -47,7 +47,7 @@ async def entered(
     place = Acceptor(
         listener,
         lambda: BoundedHttp(settings, server.server_state, {}),
-        ClientConnections(most=most, most_of_one=most_of_one),
+        ClientConnections(max_total=most, max_per_address=most_of_one),
         lambda: tls,
     )
     place.start()

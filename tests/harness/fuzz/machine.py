@@ -25,7 +25,7 @@ CHASSIS = "seed"
 
 
 @dataclass(frozen=True)
-class Machine:
+class FuzzedServer:
     url: str
     client: httpx.Client
     process: "subprocess.Popen[bytes]"
@@ -34,7 +34,7 @@ class Machine:
     def get(self, path: str) -> Any:
         return self.client.get(path).raise_for_status().json()
 
-    def rest(self) -> None:
+    def wait_idle(self) -> None:
         """Wait until the reconciler is idle."""
         wait_equal(lambda: self.get("/operator/statistics")["waiting"], 0)
 
@@ -45,7 +45,7 @@ class Machine:
         assert found is not None
         return int(found[1]) * 1024
 
-    def mistakes(self) -> list[str]:
+    def bug_reports(self) -> list[str]:
         """Log lines that report a bug of the server."""
         return [line for line in self.log.read_text().splitlines() if re.search(r"Traceback| ERROR | CRITICAL ", line)]
 
@@ -65,9 +65,9 @@ class Machine:
 
 
 @contextmanager
-def machine(
+def fuzzed_server(
     folder: Path, options: Mapping[str, str] | None = None, prefix: Sequence[str] = (), scheme: str = "http"
-) -> Iterator[Machine]:
+) -> Iterator[FuzzedServer]:
     """Run a server.
 
     `options` are environment variables with its configuration; `prefix` is a command that starts it.
@@ -88,12 +88,12 @@ def machine(
         process = subprocess.Popen(argv, env={**os.environ, **environment}, stderr=log, cwd=folder)
         stack.callback(_end, process)
         client = stack.enter_context(httpx.Client(base_url=f"{scheme}://{listen}", timeout=DEADLINE, verify=False))
-        made = Machine(f"{scheme}://{listen}", client, process, folder / "log")
+        made = FuzzedServer(f"{scheme}://{listen}", client, process, folder / "log")
         _await_ready(made)
         yield made
 
 
-def _await_ready(made: Machine) -> None:
+def _await_ready(made: FuzzedServer) -> None:
     def readiness() -> int:
         assert made.process.poll() is None, made.log.read_text()
         return made.client.get("/readyz").status_code

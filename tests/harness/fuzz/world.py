@@ -60,7 +60,7 @@ REFERENCES = {
     "redirect_pool_id": "pool",
     "pool_id": "pool",
 }
-LEFT_OUT = frozenset(
+OMITTED_ATTRIBUTES = frozenset(
     {"vip_qos_policy_id", "vip_sg_ids",
      "client_authentication", "client_ca_tls_container_ref", "client_crl_container_ref", "default_tls_container_ref",
      "hsts_include_subdomains", "hsts_max_age", "hsts_preload", "insert_headers", "l7policies", "sni_container_refs",
@@ -71,19 +71,19 @@ LEFT_OUT = frozenset(
      "http_version", "url_path", "local_port_id", "local_ip_address"}
 )  # fmt: skip
 """Attributes that OVN rejects, or that rarely fit if drawn alone; they are mostly left out."""
-REFUSED = "/l7policies"
+REJECTED_PATH = "/l7policies"
 """Part of the path of requests that OVN always rejects; they are rarely sent."""
-KEEP_WILD, KEEP_ODD, KEEP_ID = 0.2, 0.1, 0.05
+KEEP_WILD_PROBABILITY, KEEP_ODD_PROBABILITY, KEEP_ID_PROBABILITY = 0.2, 0.1, 0.05
 """Probabilities with which a body, an attribute and an id stay as they were drawn."""
 
 MONITOR = {"type": "TCP", "delay": 5, "timeout": 3, "max_retries": 2}
-FEWEST = 3
+MIN_BALANCERS = 3
 """Minimum number of load balancers."""
 HOSTS = [f"host{number}" for number in range(1, 7)]
 """Names of plain hosts, some of which are declared. Members are behind the first one."""
 
 
-class World:
+class FuzzObjects:
     def __init__(self, client: httpx.Client) -> None:
         self._client = client
         self.ids: Mapping[str, list[str]] = {}
@@ -99,7 +99,7 @@ class World:
         """(network, prefix)"""
         self.listening: list[str] = []
         """Paths of LXD's load balancers and forwards."""
-        self._meant: Mapping[str, Callable[[Random], Any]] = {
+        self._generators: Mapping[str, Callable[[Random], Any]] = {
             "cidr": lambda random: f"10.{random.randrange(250)}.{random.randrange(250)}.0/24",
             "address": lambda random: f"10.0.{random.randrange(4)}.{random.randrange(1, 250)}",
             "ip_address": lambda random: f"10.0.{random.randrange(4)}.{random.randrange(1, 250)}",
@@ -180,10 +180,10 @@ class World:
         outside = self._post("network", name="outside", **wire)["id"]
         self._post("subnet", network_id=outside, cidr="203.0.113.0/24", ip_version=4)
         self._post("router", name="gate", external_gateway_info={"network_id": outside})
-        self._announce()
+        self._create_announced_vip()
         self.refresh()
 
-    def _announce(self) -> None:
+    def _create_announced_vip(self) -> None:
         """Create a VIP of both IP versions that a plain host announces."""
         told = {"addresses": ["192.0.2.1"], "prefixes": [{"cidr": "10.254.0.0/24"}]}
         self._client.put(f"/operator/hosts/{HOSTS[0]}", json=told).raise_for_status()
@@ -201,11 +201,11 @@ class World:
         found = made["vip_address"], f"[{made['additional_vips'][0]['ip_address']}]"
         self.announced = [f"{vip}:443" for vip in found]
 
-    def revive(self, random: Random) -> None:
+    def recreate_missing(self, random: Random) -> None:
         """Create load balancers and Local IPs again if too few are left, because most requests need one."""
-        if len(self.associations) < FEWEST and self.ids["port"]:
-            self._associate(self._client.get(f"{LISTS['port']}/{self._one('port', random)}").json()["port"])
-        if len(self.ids["loadbalancer"]) < FEWEST and self.ids["subnet"]:
+        if len(self.associations) < MIN_BALANCERS and self.ids["port"]:
+            self._associate(self._client.get(f"{LISTS['port']}/{self._random_id('port', random)}").json()["port"])
+        if len(self.ids["loadbalancer"]) < MIN_BALANCERS and self.ids["subnet"]:
             body = {"loadbalancer": self._tree(random)}
             if self._client.post(LISTS["loadbalancer"], json=body).is_success:
                 self.refresh()
@@ -224,36 +224,36 @@ class World:
 
     def path(self, template: str, drawn: Mapping[str, Any], random: Random) -> dict[str, Any]:
         """Parameters of a path with ids of existing objects."""
-        if not drawn or random.random() < KEEP_ID:
+        if not drawn or random.random() < KEEP_ID_PROBABILITY:
             return dict(drawn)
         kind = KINDS.get(template.split("/{", maxsplit=1)[0].rsplit("/", 1)[1], "")
-        known: dict[str, Any] = {"id": self._one(kind, random), "alias": "router", "tag": random.choice(TAGS)}
+        known: dict[str, Any] = {"id": self._random_id(kind, random), "alias": "router", "tag": random.choice(TAGS)}
         if template.startswith(("/loadbalancers/", "/statuses/")):  # paths of the plug-in front end
-            known["id"] = self._one("kept", random)
+            known["id"] = self._random_id("kept", random)
         if "{pool_id}" in template:
             pool, member = random.choice(self.members or [("", "")])
-            known |= {"pool_id": pool or self._one("pool", random), "id": member}
+            known |= {"pool_id": pool or self._random_id("pool", random), "id": member}
         if "{port_id}" in template:
             local_ip, port = random.choice(self.associations or [("", "")])
-            known |= {"id": local_ip or known["id"], "port_id": port or self._one("port", random)}
+            known |= {"id": local_ip or known["id"], "port_id": port or self._random_id("port", random)}
         if "{l7policy_id}" in template:
-            known["l7policy_id"] = self._one("l7policy", random)
+            known["l7policy_id"] = self._random_id("l7policy", random)
         if "{owner}" in template:
             kind = random.choice(["network", "router", "port", "loadbalancer"])
-            known["owner"] = f"{kind}/{self._one(kind, random)}"
+            known["owner"] = f"{kind}/{self._random_id(kind, random)}"
         if "{name}" in template:
-            known["name"] = "ovn" if "/providers/" in template else self._one("availability_zone", random)
+            known["name"] = "ovn" if "/providers/" in template else self._random_id("availability_zone", random)
         if template.startswith("/projects/"):
             known["name"] = random.choice(described.PROJECTS)
         if "{project_id}" in template:
-            known["project_id"] = self._one("quota", random)
+            known["project_id"] = self._random_id("quota", random)
         if "{chassis}" in template:
             known["chassis"] = CHASSIS
         if "{host}" in template:
             known["host"] = random.choice(HOSTS)
         if "{network}" in template:
             with_subnets = "{network}/" in template and self.cidrs
-            known["network"] = random.choice(self.cidrs)[0] if with_subnets else self._one("network", random)
+            known["network"] = random.choice(self.cidrs)[0] if with_subnets else self._random_id("network", random)
         if "{listen_address}" in template:
             there = [path for path in self.listening if path.split("/")[4] == template.split("/")[3]]
             if there:
@@ -272,18 +272,21 @@ class World:
             "client": random.choice(["", "x" * 5000, "10.0.0.1:0", "[::1]:99999"]),
             "to": random.choice(["::", client]),
         }
-        return {name: odd.get(name, said) if random.random() < KEEP_ODD else said for name, said in asked.items()}
+        return {
+            name: odd.get(name, said) if random.random() < KEEP_ODD_PROBABILITY else said
+            for name, said in asked.items()
+        }
 
-    def leaving(self, router: str) -> Any:
+    def remove_interface_body(self, router: str) -> Any:
         """Body that removes an interface from the router."""
         return {"port_id": self.interfaces.get(router)}
 
-    def description(self, operation: Any, network: str, random: Random) -> Any:
+    def lxd_body(self, operation: Any, network: str, random: Random) -> Any:
         """Body for the LXD front end, or None if there is no generator for it."""
         cidrs = [cidr for each, cidr in self.cidrs if each == network and ip_network(cidr).num_addresses > 200]
         return described.body(operation.method, operation.path, cidrs, random)
 
-    def given(self, path: str, parameters: Mapping[str, Any], random: Random) -> Any:
+    def plugin_body(self, path: str, parameters: Mapping[str, Any], random: Random) -> Any:
         """A load balancer in the plug-in front end's format, with new ids or those of an existing one."""
         tree = self._tree(random)
         pools = [self._with_id(pool, random) for pool in tree["pools"]]
@@ -305,31 +308,31 @@ class World:
         return {**value, "id": str(UUID(int=random.getrandbits(128), version=4))}
 
     def body(self, drawn: Any, random: Random) -> Any:
-        return drawn if random.random() < KEEP_WILD else self._tame(drawn, random)
+        return drawn if random.random() < KEEP_WILD_PROBABILITY else self._replace_values(drawn, random)
 
-    def _tame(self, value: Any, random: Random) -> Any:
+    def _replace_values(self, value: Any, random: Random) -> Any:
         match value:
             case list():
-                return [self._tame(item, random) for item in value]
+                return [self._replace_values(item, random) for item in value]
             case dict():
-                kept = {name: item for name, item in value.items() if self._keeps(name, item, random)}
+                kept = {name: item for name, item in value.items() if self._keeps_value(name, item, random)}
                 return {name: self._attribute(name, item, random) for name, item in kept.items()}
             case _:
                 return value
 
-    def _keeps(self, name: str, value: Any, random: Random) -> bool:
-        return name not in LEFT_OUT or value is None or random.random() < KEEP_ODD
+    def _keeps_value(self, name: str, value: Any, random: Random) -> bool:
+        return name not in OMITTED_ATTRIBUTES or value is None or random.random() < KEEP_ODD_PROBABILITY
 
     def _attribute(self, name: str, value: Any, random: Random) -> Any:
-        if random.random() < KEEP_ODD:
+        if random.random() < KEEP_ODD_PROBABILITY:
             return value
         if name in REFERENCES and not isinstance(value, dict):
-            return self._one(REFERENCES[name], random) or value
-        if name in self._meant:
-            return self._meant[name](random)
-        return self._tame(value, random)
+            return self._random_id(REFERENCES[name], random) or value
+        if name in self._generators:
+            return self._generators[name](random)
+        return self._replace_values(value, random)
 
-    def _one(self, kind: str, random: Random) -> str | None:
+    def _random_id(self, kind: str, random: Random) -> str | None:
         found = self.ids.get(kind)
         return random.choice(found) if found else None
 
@@ -338,9 +341,9 @@ class World:
         ports = random.sample(range(1, 65536), random.randrange(4))
         return {
             "name": f"lb{random.randrange(100)}",
-            "vip_subnet_id": self._one("subnet", random),
-            "flavor_id": self._one("flavor", random) if random.random() < 0.2 else None,
-            "availability_zone": self._one("availability_zone", random) if random.random() < 0.2 else None,
+            "vip_subnet_id": self._random_id("subnet", random),
+            "flavor_id": self._random_id("flavor", random) if random.random() < 0.2 else None,
+            "availability_zone": self._random_id("availability_zone", random) if random.random() < 0.2 else None,
             "listeners": [
                 {
                     "protocol": protocol,

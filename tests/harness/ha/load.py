@@ -26,32 +26,32 @@ now = perf_counter
 
 CLIENTS, RATE = 10, 50.0
 """writes per second, of all clients together"""
-ADDRESSES_AT_ONCE, USES = 12, 60
+MAX_ADDRESSES, MAX_USES = 12, 60
 """Number of contended addresses, and of uses of each: a long history of one address takes long to check."""
 LBS = "/load-balancer/v2.0/lbaas/loadbalancers"
 TIMEOUT = 30.0
 """Seconds. The clients' own default is no timeout."""
-UNFOUGHT = 0.05
+UNCONTESTED_SHARE = 0.05
 """Share of creates without an address, which are not protected against duplicates."""
-WITHOUT_EFFECT = {404: "gone", 409: "on its way"}
-AS_THEY_COME, WITH_RETRIES = MODES = ("as they come", "with retries")
+NO_EFFECT_CODES = {404: "gone", 409: "on its way"}
+NO_RETRIES, WITH_RETRIES = MODES = ("as they come", "with retries")
 
 
 @dataclass(frozen=True)
 class Attempt:
-    asked: float
-    answered: float
+    called_at: float
+    returned_at: float
     code: str
     """HTTP status, or kind of connection failure."""
     body: Any = None
 
     @property
-    def is_sure(self) -> bool:
+    def has_known_effect(self) -> bool:
         """Whether the effect of the attempt is known."""
         return self.code.isdigit() and int(self.code) < 500
 
 
-class Wire(requests.Session):
+class RecordingSession(requests.Session):
     """HTTP session of one client that records its attempts."""
 
     def __init__(self) -> None:
@@ -77,8 +77,8 @@ class Wire(requests.Session):
 @dataclass(frozen=True)
 class Write:
     mode: str
-    asked: float
-    answered: float
+    called_at: float
+    returned_at: float
     code: str
     """Status that the user sees."""
     attempts: tuple[Attempt, ...]
@@ -88,9 +88,9 @@ class Write:
         return self.code.startswith("2")
 
     @property
-    def is_of_lost_try(self) -> bool:
+    def may_repeat_own_attempt(self) -> bool:
         """Whether the client's own earlier attempt may have caused this 404 or 409."""
-        return self.code in ("404", "409") and any(not each.is_sure for each in self.attempts)
+        return self.code in ("404", "409") and any(not each.has_known_effect for each in self.attempts)
 
     @property
     def is_error(self) -> bool:
@@ -98,7 +98,7 @@ class Write:
 
 
 @dataclass
-class Town:
+class SharedState:
     """State shared by all clients."""
 
     subnet: str
@@ -108,9 +108,9 @@ class Town:
     """Retries of every second client; five are keystoneauth's usual number for services (15 s with the pauses)."""
     history: list[Operation] = field(default_factory=list)
     writes: list[Write] = field(default_factory=list)
-    unfought: dict[str, Write] = field(default_factory=dict)
+    uncontested: dict[str, Write] = field(default_factory=dict)
     """Writes without contention, by name."""
-    tried_again: set[str] = field(default_factory=set)
+    retried: set[str] = field(default_factory=set)
     """Names with more than one attempt to create them."""
     uses: "Counter[int]" = field(default_factory=Counter)
     ended: threading.Event = field(default_factory=threading.Event)
@@ -122,7 +122,7 @@ class Town:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
-    def judged(self) -> list[Operation]:
+    def checked_operations(self) -> list[Operation]:
         """Operations to check.
 
         Operations that found a name deleted or in progress are left out if two objects may have had the name in
@@ -131,7 +131,7 @@ class Town:
         return [
             each
             for each in self.history
-            if each.action not in WITHOUT_EFFECT.values() or each.value not in self.tried_again
+            if each.action not in NO_EFFECT_CODES.values() or each.value not in self.retried
         ]
 
     def end(self) -> None:
@@ -145,8 +145,8 @@ class Town:
         """
         if self.failures:
             raise self.failures[0]
-        later = takewhile(lambda write: write.answered > moment, reversed(self.writes))
-        return any(write.is_done and write.asked > moment for write in later)
+        later = takewhile(lambda write: write.returned_at > moment, reversed(self.writes))
+        return any(write.is_done and write.called_at > moment for write in later)
 
     def name(self) -> str:
         with self._lock:
@@ -155,9 +155,9 @@ class Town:
 
     def address(self, random: Random) -> str:
         with self._lock:
-            number = self._first + random.randrange(ADDRESSES_AT_ONCE)
+            number = self._first + random.randrange(MAX_ADDRESSES)
             self.uses[number] += 1
-            while self.uses[self._first] >= USES:
+            while self.uses[self._first] >= MAX_USES:
                 self._first += 1
             return address_of(number)
 
@@ -169,17 +169,17 @@ def address_of(number: int) -> str:
     return f"10.{10 + (number >> 16)}.{number >> 8 & 255}.{number & 255}"
 
 
-def adapter(host: int, retries: int) -> tuple[Adapter, Wire]:
-    wire = Wire()
+def adapter(host: int, retries: int) -> tuple[Adapter, RecordingSession]:
+    wire = RecordingSession()
     url = f"http://{ADDRESSES[host]}:{PORT}"
     session = Session(auth=HTTPBasicAuth(endpoint=url, username=USER, password=PASSWORD), session=wire, timeout=TIMEOUT)
     return Adapter(session, endpoint_override=url, connect_retries=retries, status_code_retries=retries), wire
 
 
-class Client(threading.Thread):
+class LoadClient(threading.Thread):
     """Client that writes at its share of the rate, or as fast as responses arrive."""
 
-    def __init__(self, town: Town, number: int, seed: int) -> None:
+    def __init__(self, town: SharedState, number: int, seed: int) -> None:
         super().__init__(daemon=True)
         self._town = town
         self._random = Random(f"{seed} {number}")
@@ -197,7 +197,7 @@ class Client(threading.Thread):
             self._town.failures.append(error)
             raise
 
-    def _ask(self, method: str, path: str, body: Any = None) -> tuple[str, Any, tuple[Attempt, ...]]:
+    def _request(self, method: str, path: str, body: Any = None) -> tuple[str, Any, tuple[Attempt, ...]]:
         """Status that the user sees, body, and all attempts."""
         self._wire.attempts.clear()
         options = {} if body is None else {"json": body}
@@ -208,15 +208,15 @@ class Client(threading.Thread):
         return str(answer.status_code), self._wire.attempts[-1].body, tuple(self._wire.attempts)
 
     def _write(self) -> None:
-        if self._random.random() < UNFOUGHT:
+        if self._random.random() < UNCONTESTED_SHARE:
             self._create(None)
             return
         address = self._town.address(self._random)
-        code, body, attempts = self._ask("GET", f"{LBS}?vip_address={address}")
+        code, body, attempts = self._request("GET", f"{LBS}?vip_address={address}")
         if code != "200":
             return
         found = body["loadbalancers"]
-        self._note(address, "read", seen(address, found), attempts[-1])
+        self._record(address, "read", record_final_read(address, found), attempts[-1])
         if not found:
             self._create(address)
         elif self._random.random() < 0.6:
@@ -228,47 +228,47 @@ class Client(threading.Thread):
         name = self._town.name()
         where: Mapping[str, str] = {} if address is None else {"vip_address": address}
         balancer = {"name": name, "vip_subnet_id": self._town.subnet, "listeners": [LISTENER], **where}
-        write, attempts = self._counted("POST", LBS, {"loadbalancer": balancer})
+        write, attempts = self._count_request("POST", LBS, {"loadbalancer": balancer})
         if sum(each.code != "not connected" for each in attempts) > 1:
-            self._town.tried_again.add(name)
+            self._town.retried.add(name)
         if address is None:
-            self._town.unfought[name] = write
+            self._town.uncontested[name] = write
             return
         for each in attempts:
-            assert each.code in ("201", "409") or not each.is_sure, each
-            self._note(address, "refused" if each.code == "409" else "create", name, each)
+            assert each.code in ("201", "409") or not each.has_known_effect, each
+            self._record(address, "refused" if each.code == "409" else "create", name, each)
 
     def _change(self, address: str, known: Any) -> None:
         text = self._town.name()
-        _, attempts = self._counted("PUT", f"{LBS}/{known['id']}", {"loadbalancer": {"description": text}})
+        _, attempts = self._count_request("PUT", f"{LBS}/{known['id']}", {"loadbalancer": {"description": text}})
         for each in attempts:
-            self._note_effect(address, "change", (known["name"], text), known["name"], each)
+            self._record_effect(address, "change", (known["name"], text), known["name"], each)
 
     def _remove(self, address: str, known: Any) -> None:
-        _, attempts = self._counted("DELETE", f"{LBS}/{known['id']}?cascade=true")
+        _, attempts = self._count_request("DELETE", f"{LBS}/{known['id']}?cascade=true")
         for each in attempts:
-            self._note_effect(address, "delete", known["name"], known["name"], each)
+            self._record_effect(address, "delete", known["name"], known["name"], each)
 
-    def _note_effect(self, address: str, action: str, value: Any, name: str, attempt: Attempt) -> None:
-        if attempt.code.isdigit() and (why := WITHOUT_EFFECT.get(int(attempt.code))) is not None:
-            self._note(address, why, name, attempt)
+    def _record_effect(self, address: str, action: str, value: Any, name: str, attempt: Attempt) -> None:
+        if attempt.code.isdigit() and (why := NO_EFFECT_CODES.get(int(attempt.code))) is not None:
+            self._record(address, why, name, attempt)
             return
-        assert attempt.code in ("200", "204") or not attempt.is_sure, attempt
-        self._note(address, action, value, attempt)
+        assert attempt.code in ("200", "204") or not attempt.has_known_effect, attempt
+        self._record(address, action, value, attempt)
 
-    def _counted(self, method: str, path: str, body: Any = None) -> tuple[Write, tuple[Attempt, ...]]:
+    def _count_request(self, method: str, path: str, body: Any = None) -> tuple[Write, tuple[Attempt, ...]]:
         asked = now()
-        code, _, attempts = self._ask(method, path, body)
+        code, _, attempts = self._request(method, path, body)
         write = Write(self._mode, asked, now(), code, attempts)
         self._town.writes.append(write)
         return write, attempts
 
-    def _note(self, address: str, action: str, value: Any, attempt: Attempt) -> None:
+    def _record(self, address: str, action: str, value: Any, attempt: Attempt) -> None:
         """Record an attempt. One without a connection has no effect, so it is not recorded."""
         if attempt.code != "not connected":
-            answered = attempt.answered if attempt.is_sure else UNKNOWN
+            answered = attempt.returned_at if attempt.has_known_effect else UNKNOWN
             self._town.history.append(
-                Operation(key=address, action=action, value=value, asked=attempt.asked, answered=answered)
+                Operation(key=address, action=action, value=value, called_at=attempt.called_at, returned_at=answered)
             )
 
 
@@ -284,12 +284,12 @@ LISTENER = {
 }
 
 
-def seen(address: str, found: Sequence[Any]) -> tuple[str, str] | None:
+def record_final_read(address: str, found: Sequence[Any]) -> tuple[str, str] | None:
     assert len(found) < 2, f"{address} is claimed twice"
     return (found[0]["name"], found[0]["description"]) if found else None
 
 
-def read_all(town: Town) -> list[Any]:
+def read_all(town: SharedState) -> list[Any]:
     """All load balancers at the end; each address is recorded as read."""
     client, wire = adapter(town.servers[0], 5)
     by_address: dict[str, list[Any]] = defaultdict(list)
@@ -299,8 +299,8 @@ def read_all(town: Town) -> list[Any]:
     for each in found:
         by_address[each["vip_address"]].append(each)
     for address in town.addresses():
-        value, last = seen(address, by_address[address]), wire.attempts[-1]
+        value, last = record_final_read(address, by_address[address]), wire.attempts[-1]
         town.history.append(
-            Operation(key=address, action="read", value=value, asked=last.asked, answered=last.answered)
+            Operation(key=address, action="read", value=value, called_at=last.called_at, returned_at=last.returned_at)
         )
     return [each for each in found if each["name"].startswith(town.prefix)]

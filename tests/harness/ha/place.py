@@ -45,7 +45,7 @@ DATABASES = {
 }
 NORTHBOUND, SOUTHBOUND = (DATABASES[name].remotes for name in DATABASES)
 ETCD = ",".join(f"{address}:2379" for address in ADDRESSES)
-FILTERS = {
+NETWORK_RULESETS = {
     "deafen": "table inet parted { chain in { type filter hook input priority 0; iif != lo drop; }; }",
     "reset": "table inet parted { chain out { type filter hook output priority 0;"
     f" oif != lo tcp sport != {PORT} reject with tcp reset; }}; }}",
@@ -62,13 +62,13 @@ def run(*words: str | Path) -> str:
 
 
 @dataclass
-class Place:
+class ThreeHosts:
     folder: Path
-    _inside: list[tuple[str, ...]] = field(default_factory=list)
-    _held: "list[subprocess.Popen[bytes]]" = field(default_factory=list)
+    _command_prefixes: list[tuple[str, ...]] = field(default_factory=list)
+    _namespace_holders: "list[subprocess.Popen[bytes]]" = field(default_factory=list)
     _running: "dict[tuple[Kind, int], subprocess.Popen[bytes]]" = field(default_factory=dict)
 
-    def begin(self) -> None:
+    def start_hosts(self) -> None:
         self._plug_hosts()
         line = f"{USER}:{bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(4)).decode()}:default:admin\n"
         users = self.folder / "users"
@@ -92,11 +92,11 @@ class Place:
         here = os.readlink("/proc/self/ns/net")
         for host, address in enumerate(ADDRESSES):
             held = subprocess.Popen(["unshare", "--net", "sleep", "infinity"])
-            self._held.append(held)
+            self._namespace_holders.append(held)
             pid = str(held.pid)
             wait_until(lambda: os.readlink(f"/proc/{pid}/ns/net"), "a namespace", is_enough=lambda its: its != here)  # noqa: B023
             inside = ("nsenter", f"--target={pid}", "--net")
-            self._inside.append(inside)
+            self._command_prefixes.append(inside)
             run("ip", "link", "add", f"h{host}", "type", "veth", "peer", "name", "eth0", "netns", pid)
             run("ip", "link", "set", f"h{host}", "master", "wire", "up")
             for line in ("link set lo up", f"address add {address}/24 dev eth0", "link set eth0 up"):
@@ -116,7 +116,7 @@ class Place:
         """Start an instance, for the first time or again with its data. `more` are environment variables."""
         with open(self._file(kind, host, "log"), "ab") as log:
             self._running[kind, host] = subprocess.Popen(
-                [*self._inside[host], *self._command(kind, host)],
+                [*self._command_prefixes[host], *self._command(kind, host)],
                 env={**os.environ, **self._environment(host), **more},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -163,20 +163,20 @@ class Place:
     def wait(self, kind: Kind, host: int) -> None:
         """Wait until the instance works in its cluster again."""
         try:
-            wait_until(lambda: self._is_well(kind, host), f"{kind} of host {host}")
+            wait_until(lambda: self._is_healthy(kind, host), f"{kind} of host {host}")
         except AssertionError as error:
             raise AssertionError(f"{error}; its log: {self.tail(kind, host)}; {self.ready(host)}") from error
 
     def tail(self, kind: Kind, host: int) -> str:
         return Path(self._file(kind, host, "log")).read_text(errors="replace")[-1500:]
 
-    def mistakes(self) -> list[str]:
+    def bug_reports(self) -> list[str]:
         """Log entries of servers that report a bug, each with its traceback."""
         texts = [Path(self._file("server", host, "log")).read_text(errors="replace") for host in HOSTS]
         entries = [each for text in texts for each in re.split(r"^(?=\d{4}-\d\d-\d\d )", text, flags=re.MULTILINE)]
         return [each[-2000:] for each in entries if re.search(r"Traceback| CRITICAL ", each)]
 
-    def _is_well(self, kind: Kind, host: int) -> bool:
+    def _is_healthy(self, kind: Kind, host: int) -> bool:
         process = self._running[kind, host]
         assert process.poll() is None, f"{kind} of host {host} has ended: {self.tail(kind, host)}"
         if kind in DATABASES:
@@ -203,9 +203,9 @@ class Place:
 
     def leader(self, kind: Kind) -> int:
         """Host of the leader or active instance of this kind."""
-        return next((host for host in HOSTS if self._leads(kind, host)), 0)
+        return next((host for host in HOSTS if self._is_leader(kind, host)), 0)
 
-    def _leads(self, kind: Kind, host: int) -> bool:
+    def _is_leader(self, kind: Kind, host: int) -> bool:
         if kind in DATABASES:
             return "Role: leader" in self._cluster(kind, host)
         if kind == "etcd":
@@ -231,7 +231,7 @@ class Place:
     def thaw(self, kind: Kind, host: int) -> None:
         self._running[kind, host].send_signal(signal.SIGCONT)
 
-    def part(self, how: str, host: int) -> None:
+    def disturb_network(self, how: str, host: int) -> None:
         """Disturb a host's network.
 
         `cut` drops all packets, `deafen` incoming ones. `reset` answers the host's own packets to others with a reset,
@@ -240,26 +240,26 @@ class Place:
         if how == "cut":
             run("ip", "link", "set", f"h{host}", "down")
         else:
-            run(*self._inside[host], "nft", FILTERS[how])
+            run(*self._command_prefixes[host], "nft", NETWORK_RULESETS[how])
 
-    def mend(self, how: str, host: int) -> None:
+    def restore_network(self, how: str, host: int) -> None:
         if how == "cut":
             run("ip", "link", "set", f"h{host}", "up")
         else:
-            run(*self._inside[host], "nft", "delete table inet parted")
+            run(*self._command_prefixes[host], "nft", "delete table inet parted")
 
-    def end(self) -> None:
-        for process in (*self._running.values(), *self._held):
+    def stop_all(self) -> None:
+        for process in (*self._running.values(), *self._namespace_holders):
             process.kill()
             process.wait()
 
 
 @contextmanager
-def three_hosts(folder: Path) -> Iterator[Place]:
+def three_hosts(folder: Path) -> Iterator[ThreeHosts]:
     """Start three hosts, without a server."""
-    place = Place(folder)
+    place = ThreeHosts(folder)
     try:
-        place.begin()
+        place.start_hosts()
         yield place
     finally:
-        place.end()
+        place.stop_all()

@@ -28,21 +28,21 @@ from harness.waiting import DEADLINE, wait_equal
 
 ROOT = Path(__file__).parents[3]
 ENVIRONMENT = ROOT / ".venv-keystone"
-PYTHON, EMPTY = ENVIRONMENT / "bin" / "python", ENVIRONMENT / "empty"
+PYTHON, EMPTY_FOLDER = ENVIRONMENT / "bin" / "python", ENVIRONMENT / "empty"
 INSTALLED = ENVIRONMENT / ".installed"
 TOKEN_CACHE_SECONDS = 2
 """Seconds for which a Fairlead server of `options` caches a validated token."""
 REGION = "RegionOne"
 DEFAULT = {"id": "default"}
 SYSTEM = {"system": {"all": True}}
-IN_PROJECTS = {
+ROLES_BY_USER = {
     "fairlead": ("service", "service"),
     "alice": ("shop", "member"),
     "rita": ("shop", "reader"),
     "olga": ("shop", "load-balancer_observer"),
     "bob": ("other", "member"),
 }
-DOORS = {"network": "network", "load-balancer": "load-balancer"}
+SERVICE_PATHS = {"network": "network", "load-balancer": "load-balancer"}
 
 
 def password_of(user: str) -> str:
@@ -54,7 +54,7 @@ def in_project(name: str) -> dict[str, Any]:
 
 
 @dataclass
-class Cloud:
+class KeystoneServer:
     folder: Path
     url: str
     """URL of the Identity API v3."""
@@ -103,7 +103,7 @@ class Cloud:
         assert answer.is_success, f"{method} {path}: {answer.status_code} {answer.text}"
         return answer.json() if answer.content else None
 
-    def make(self, kind: str, name: str, **more: object) -> str:
+    def create(self, kind: str, name: str, **more: object) -> str:
         made: str = self.call("POST", f"/{kind}s", {kind: {"name": name, **more}})[kind]["id"]
         (self.roles if kind == "role" else self.ids)[name] = made
         return made
@@ -111,12 +111,12 @@ class Cloud:
     def populate(self) -> None:
         self.admin = self.token("admin", SYSTEM)
         self.roles = {role["name"]: role["id"] for role in self.call("GET", "/roles")["roles"]}
-        self.make("role", "load-balancer_observer")
+        self.create("role", "load-balancer_observer")
         for project in ("service", "shop", "other"):
-            self.make("project", project, domain_id="default")
-        for user in (*IN_PROJECTS, "dora", "sam"):
-            self.make("user", user, domain_id="default", password=password_of(user))
-        for user, (project, role) in IN_PROJECTS.items():
+            self.create("project", project, domain_id="default")
+        for user in (*ROLES_BY_USER, "dora", "sam"):
+            self.create("user", user, domain_id="default", password=password_of(user))
+        for user, (project, role) in ROLES_BY_USER.items():
             self.grant(f"/projects/{self.ids[project]}", user, role)
         self.grant("/domains/default", "dora", "admin")
         self.grant("/system", "sam", "reader")
@@ -124,19 +124,19 @@ class Cloud:
     def grant(self, where: str, user: str, role: str) -> None:
         self.call("PUT", f"{where}/users/{self.ids[user]}/roles/{self.roles[role]}")
 
-    def announce(self, fairlead: str) -> None:
-        for kind, door in DOORS.items():
-            self.enter(kind, f"{fairlead}/{door}")
+    def register_fairlead(self, fairlead: str) -> None:
+        for kind, door in SERVICE_PATHS.items():
+            self.add_to_catalogue(kind, f"{fairlead}/{door}")
 
-    def enter(self, kind: str, url: str) -> None:
+    def add_to_catalogue(self, kind: str, url: str) -> None:
         """Add a service to the catalogue, as an operator does."""
         service = self.call("POST", "/services", {"service": {"type": kind, "name": kind}})["service"]["id"]
         endpoint = {"interface": "public", "region_id": REGION, "service_id": service, "url": url}
         self.call("POST", "/endpoints", {"endpoint": endpoint})
 
-    def employ(self, service: str) -> None:
+    def create_service_user(self, service: str) -> None:
         """Create the user of another service, with the roles admin and service."""
-        self.make("user", service, domain_id="default", password=password_of(service))
+        self.create("user", service, domain_id="default", password=password_of(service))
         self.grant(f"/projects/{self.ids['service']}", service, "admin")
         self.grant(f"/projects/{self.ids['service']}", service, "service")
 
@@ -148,7 +148,7 @@ class Cloud:
         return self.token_by({"methods": ["password"], "password": {"user": who}}, scope, user)
 
     def token_by(self, identity: object, scope: Mapping[str, Any] | None = None, user: str = "") -> str:
-        where = in_project(IN_PROJECTS[user][0]) if scope is None and user in IN_PROJECTS else scope
+        where = in_project(ROLES_BY_USER[user][0]) if scope is None and user in ROLES_BY_USER else scope
         auth = {"identity": identity, **({"scope": where} if where else {})}
         answer = self.client.post(f"{self.url}/auth/tokens?nocatalog", json={"auth": auth})
         assert answer.status_code == 201, answer.text
@@ -161,7 +161,7 @@ class Cloud:
     def clouds(self) -> str:
         """clouds.yaml with all users. JSON is valid YAML."""
         system = {"sam": {"system_scope": "all"}, "root": {"system_scope": "all"}}
-        people = {**{user: project for user, (project, _) in IN_PROJECTS.items()}, "admin": "admin", **system}
+        people = {**{user: project for user, (project, _) in ROLES_BY_USER.items()}, "admin": "admin", **system}
         clouds = {}
         for user, where in people.items():
             name = "admin" if user == "root" else user
@@ -174,11 +174,11 @@ class Cloud:
 
 
 @contextmanager
-def keystone(folder: Path) -> Iterator[Cloud]:
+def keystone(folder: Path) -> Iterator[KeystoneServer]:
     """Run a Keystone with all users."""
     here = folder / "keystone"
-    shutil.copytree(EMPTY, here)
-    cloud = Cloud(here, f"http://127.0.0.1:{free_port()}/v3")
+    shutil.copytree(EMPTY_FOLDER, here)
+    cloud = KeystoneServer(here, f"http://127.0.0.1:{free_port()}/v3")
     urls = [word for kind in ("admin", "public", "internal") for word in (f"--bootstrap-{kind}-url", cloud.url)]
     program = [PYTHON, "-W", "ignore", ENVIRONMENT / "bin" / "keystone-manage", "--config-file", "keystone.conf"]
     words = ["bootstrap", "--bootstrap-password", password_of("admin"), "--bootstrap-region-id", REGION, *urls]
@@ -192,7 +192,7 @@ def keystone(folder: Path) -> Iterator[Cloud]:
             cloud.stop()
 
 
-def options(cloud: Cloud, folder: Path) -> dict[str, str]:
+def options(cloud: KeystoneServer, folder: Path) -> dict[str, str]:
     """Environment variables of a Fairlead server that trusts this Keystone."""
     path = folder / "fairlead-password"
     path.touch(mode=0o600)

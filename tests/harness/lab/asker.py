@@ -17,11 +17,11 @@ from contextlib import contextmanager, suppress
 from subprocess import PIPE, Popen
 
 from fairlead.lab import Lab
-from fairlead.lab.answer import LONGEST_DATAGRAM
+from fairlead.lab.answer import MAX_DATAGRAM_BYTES
 
 PORT = 8080
-SECONDS = 2.5
-AGAIN_SECONDS = 0.8
+TOTAL_TIMEOUT = 2.5
+RETRANSMIT_SECONDS = 0.8
 """seconds before a datagram is sent again: a switch may drop one while it learns"""
 HOPS = range(90, 250, 10)
 """Initial TTLs of machines; fewer than ten routers are in between."""
@@ -34,7 +34,7 @@ REQUEST = {4: 8, 6: 128}
 Answers = Mapping[str, Mapping[str, str]]
 
 
-class Asker:
+class ReachabilityClient:
     """Client of the program through its pipes."""
 
     def __init__(self, process: "Popen[str]", hops: Mapping[int, str]) -> None:
@@ -67,11 +67,11 @@ def mark_hops(lab: Lab, names: Sequence[str]) -> dict[int, str]:
 
 
 @contextmanager
-def asking(lab: Lab, place: str, hops: Mapping[int, str]) -> Iterator[Asker]:
+def reachability_client(lab: Lab, place: str, hops: Mapping[int, str]) -> Iterator[ReachabilityClient]:
     command = lab.command(place, [sys.executable, __file__])
     with Popen(command.argv, env=command.full_environment(), stdin=PIPE, stdout=PIPE, text=True) as process:
         try:
-            yield Asker(process, hops)
+            yield ReachabilityClient(process, hops)
         finally:
             process.kill()
 
@@ -83,19 +83,19 @@ async def main() -> None:
     loop = asyncio.get_running_loop()
     while line := await loop.run_in_executor(None, sys.stdin.readline):
         addresses = json.loads(line)
-        told = await asyncio.gather(*(ask(address) for address in addresses))
+        told = await asyncio.gather(*(query_address(address) for address in addresses))
         print(json.dumps(dict(zip(addresses, told, strict=True))), flush=True)
 
 
-async def ask(address: str) -> dict[str, str | int]:
-    ways = {"tcp": ask_stream, "udp": ask_datagram, "icmp": ask_echo}
-    words = await asyncio.gather(*(say(way(address)) for way in ways.values()))
+async def query_address(address: str) -> dict[str, str | int]:
+    ways = {"tcp": query_stream, "udp": query_datagram, "icmp": query_echo}
+    words = await asyncio.gather(*(print_results(way(address)) for way in ways.values()))
     return dict(zip(ways, words, strict=True))
 
 
-async def say(asked: Awaitable[str | int]) -> str | int:
+async def print_results(asked: Awaitable[str | int]) -> str | int:
     try:
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(TOTAL_TIMEOUT):
             return await asked
     except TimeoutError:
         return "timeout"
@@ -115,28 +115,28 @@ def opened(address: str, kind: socket.SocketKind, protocol: int = 0) -> socket.s
     return client
 
 
-async def ask_stream(address: str) -> str:
+async def query_stream(address: str) -> str:
     loop = asyncio.get_running_loop()
     with opened(address, socket.SOCK_STREAM) as client:
         await loop.sock_connect(client, (address, PORT))
         await loop.sock_sendall(client, b"?\n")
-        answer = await loop.sock_recv(client, LONGEST_DATAGRAM)
+        answer = await loop.sock_recv(client, MAX_DATAGRAM_BYTES)
         return answer.partition(b" ")[0].decode() or "reset"
 
 
-async def ask_datagram(address: str) -> str:
+async def query_datagram(address: str) -> str:
     loop = asyncio.get_running_loop()
     with opened(address, socket.SOCK_DGRAM) as client:
         await loop.sock_connect(client, (address, PORT))
         while True:
             await loop.sock_sendall(client, b"?")
             with suppress(TimeoutError):
-                async with asyncio.timeout(AGAIN_SECONDS):
-                    answer = await loop.sock_recv(client, LONGEST_DATAGRAM)
+                async with asyncio.timeout(RETRANSMIT_SECONDS):
+                    answer = await loop.sock_recv(client, MAX_DATAGRAM_BYTES)
                     return answer.partition(b" ")[0].decode()
 
 
-async def ask_echo(address: str) -> int:
+async def query_echo(address: str) -> int:
     """TTL of the echo reply. The identifier is random, because a reused one would match an old tracked connection."""
     version = 6 if ":" in address else 4
     protocol = socket.IPPROTO_ICMPV6 if version == 6 else socket.IPPROTO_ICMP
@@ -148,7 +148,7 @@ async def ask_echo(address: str) -> int:
         while True:
             client.send(request)
             with suppress(TimeoutError):
-                async with asyncio.timeout(AGAIN_SECONDS):
+                async with asyncio.timeout(RETRANSMIT_SECONDS):
                     return await echo_answer(client, version, request[4:])
 
 
@@ -171,7 +171,7 @@ async def readable(client: socket.socket) -> tuple[bytes, list[tuple[int, int, b
         await ready.wait()
     finally:
         loop.remove_reader(client)
-    return client.recvmsg(LONGEST_DATAGRAM, socket.CMSG_SPACE(4))
+    return client.recvmsg(MAX_DATAGRAM_BYTES, socket.CMSG_SPACE(4))
 
 
 def echo(kind: int, identity: int) -> bytes:

@@ -14,13 +14,13 @@ from subprocess import PIPE, Popen
 
 from fairlead.lab import Lab, Traffic
 from fairlead.lab.clients import open_socket
-from fairlead.lab.records import take_source_ports
+from fairlead.lab.records import allocate_source_ports
 
 TIMEOUT = 3.0
-MOST = 100
+MAX_CONNECTIONS = 100
 
 
-class Holder:
+class ConnectionHolder:
     """Client of the program through its pipes."""
 
     def __init__(self, process: "Popen[str]") -> None:
@@ -28,12 +28,12 @@ class Holder:
 
     def open(self, count: int) -> dict[int, str]:
         """Open connections, and return the member of each, including the older ones."""
-        return self._say(str(count))
+        return self._send_command(str(count))
 
-    def ask(self) -> dict[int, str]:
-        return self._say("still there?")
+    def exchange_all(self) -> dict[int, str]:
+        return self._send_command("still there?")
 
-    def _say(self, line: str) -> dict[int, str]:
+    def _send_command(self, line: str) -> dict[int, str]:
         assert self.process.stdin
         assert self.process.stdout
         print(line, file=self.process.stdin, flush=True)
@@ -41,13 +41,13 @@ class Holder:
 
 
 @contextmanager
-def holding(lab: Lab, place: str, address: str, port: int) -> Iterator[Holder]:
+def holding(lab: Lab, place: str, address: str, port: int) -> Iterator[ConnectionHolder]:
     """Run the program, with source ports that no test of the lab used recently, for at most `MOST` connections."""
-    first = take_source_ports(lab.layout, place, MOST)
+    first = allocate_source_ports(lab.layout, place, MAX_CONNECTIONS)
     command = lab.command(place, [sys.executable, __file__, address, str(port), str(first)])
     with Popen(command.argv, env=command.full_environment(), stdin=PIPE, stdout=PIPE, text=True) as process:
         try:
-            yield Holder(process)
+            yield ConnectionHolder(process)
         finally:
             process.kill()
 
@@ -67,7 +67,7 @@ def main() -> None:
 
 def open_next(target: Traffic, sources: Iterator[int]) -> tuple[int, socket.socket]:
     """Open a connection from the next source port that is free on the machine."""
-    for source in itertools.islice(sources, MOST):
+    for source in itertools.islice(sources, MAX_CONNECTIONS):
         with suppress(OSError):
             return source, open_socket(target, source)
     raise OSError("no port is free")

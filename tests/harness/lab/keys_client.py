@@ -14,8 +14,8 @@ from typing import Any
 from fairlead.lab import Lab
 from fairlead.lab.clients import Protocol, Traffic, open_socket, send
 
-PATIENCE = 60.0  # seconds for one exchange: an emulated machine is slow, and what is lost stays so
-HELD_PATIENCE = 10.0  # seconds until a held connection counts as broken
+COMMAND_TIMEOUT = 60.0  # seconds for one exchange: an emulated machine is slow, and what is lost stays so
+HELD_TIMEOUT = 10.0  # seconds until a held connection counts as broken
 CONCURRENCY = 4
 
 Kind = tuple[str, int]
@@ -38,7 +38,7 @@ class KeysClient:
         """Open connections of a kind, beside those that are open."""
         assert self._call("hold", str(kind), to, port, first, count) == count
 
-    def attempt(self, kind: Kind, to: str, first: int, count: int, port: int = 80) -> None:
+    def send_unanswered(self, kind: Kind, to: str, first: int, count: int, port: int = 80) -> None:
         """Send the first packets of connections, and wait for no answer."""
         assert self._call("attempt", str(kind), to, port, first, count) == count
 
@@ -71,21 +71,23 @@ def main() -> None:
     for line in sys.stdin:
         match json.loads(line):
             case ["keys", to, port, protocol, first, count]:
-                answer: object = ask(to, port, Protocol(protocol), first, count)
+                answer: object = query_sources(to, port, Protocol(protocol), first, count)
             case ["hold", kind, to, port, first, count]:
                 held[kind] = [connect(to, port, first + number) for number in range(count)]
                 answer = len(held[kind])
             case ["attempt", kind, to, port, first, count]:
-                held[kind] = [begin(to, port, first + number) for number in range(count)]
+                held[kind] = [start_connecting(to, port, first + number) for number in range(count)]
                 answer = len(held[kind])
             case ["release", kind]:
-                answer = sum(not lives(client) for client in held.pop(kind))
+                answer = sum(not is_answered(client) for client in held.pop(kind))
             case other:
                 raise ValueError(other)
         print(json.dumps(answer), flush=True)
 
 
-def ask(to: str, port: int, protocol: Protocol, first: int, count: int) -> tuple[Mapping[int, str], Mapping[str, int]]:
+def query_sources(
+    to: str, port: int, protocol: Protocol, first: int, count: int
+) -> tuple[Mapping[int, str], Mapping[str, int]]:
     result = send(
         Traffic(
             to=to,
@@ -94,7 +96,7 @@ def ask(to: str, port: int, protocol: Protocol, first: int, count: int) -> tuple
             count=count,
             source_port_from=first,
             concurrency=CONCURRENCY,
-            timeout=PATIENCE,
+            timeout=COMMAND_TIMEOUT,
         )
     )
     return result.keys, result.errors
@@ -102,24 +104,24 @@ def ask(to: str, port: int, protocol: Protocol, first: int, count: int) -> tuple
 
 def connect(to: str, port: int, source: int) -> socket.socket:
     client = open_socket(Traffic(to=to, port=port), source)
-    client.settimeout(PATIENCE)
+    client.settimeout(COMMAND_TIMEOUT)
     client.connect((to, port))
     client.sendall(b"?\n")
     client.recv(100)
     return client
 
 
-def begin(to: str, port: int, source: int) -> socket.socket:
+def start_connecting(to: str, port: int, source: int) -> socket.socket:
     client = open_socket(Traffic(to=to, port=port), source)
     client.connect_ex((to, port))
     return client
 
 
-def lives(client: socket.socket) -> bool:
+def is_answered(client: socket.socket) -> bool:
     """Whether it is answered once more; it is closed afterwards."""
     with client, suppress(OSError):
         client.getpeername()
-        client.settimeout(HELD_PATIENCE)
+        client.settimeout(HELD_TIMEOUT)
         client.sendall(b"?\n")
         return bool(client.recv(100))
     return False

@@ -185,7 +185,7 @@ def _entries(folder: Path) -> list[str]:
 
 def _run_of_program(pid: int) -> str:
     """Run of a program by its mark, or by that of a lab for programs started without the environment of their run."""
-    marks = _mark_of(pid, MARK), _mark_of(pid, processes.MARK).removeprefix(f"{RUN_DIR}/")
+    marks = _mark_of(pid, MARK), _mark_of(pid, processes.LAB_VARIABLE).removeprefix(f"{RUN_DIR}/")
     return next((found[1] for mark in marks if (found := _NAME.fullmatch(mark))), "")
 
 
@@ -207,7 +207,7 @@ def _mark_of(pid: int, mark: str) -> str:
 
 def lab_processes(layout: Layout) -> frozenset[int]:
     """Processes of the lab, found by their mark alone, in any namespace."""
-    return processes.marked(layout.directory)
+    return processes.find_marked(layout.directory)
 
 
 def assert_nothing_left(layout: Layout) -> None:

@@ -28,7 +28,7 @@ class LeanSite:
     service: Service
     http: httpx.Client
 
-    def post(self, path: str, **body: Any) -> Any:
+    def create(self, path: str, **body: Any) -> Any:
         (what,) = body
         return self._call("POST", path, body)[what]
 
@@ -48,12 +48,12 @@ class LeanSite:
 
     def network(self, name: str, *cidrs: str, **attributes: Any) -> tuple[str, list[str]]:
         """The ids of the network and its subnets."""
-        network = self.post(f"{NETWORKING}/networks", network={"name": name, **attributes})["id"]
+        network = self.create(f"{NETWORKING}/networks", network={"name": name, **attributes})["id"]
         subnets = []
         for cidr in cidrs:
             pools = {"allocation_pools": upper_half(cidr), "ip_version": 6 if ":" in cidr else 4}
             subnet = {"network_id": network, "cidr": cidr, **pools}
-            subnets.append(self.post(f"{NETWORKING}/subnets", subnet=subnet)["id"])
+            subnets.append(self.create(f"{NETWORKING}/subnets", subnet=subnet)["id"])
         return network, subnets
 
     def external_network(self) -> str:
@@ -63,13 +63,13 @@ class LeanSite:
     def router(self, subnets: Sequence[str], external: str) -> list[str]:
         """Its addresses on the external network. What goes out keeps its own address."""
         gateway = {"network_id": external, "enable_snat": False}
-        router = self.post(f"{NETWORKING}/routers", router={"name": "r", "external_gateway_info": gateway})
+        router = self.create(f"{NETWORKING}/routers", router={"name": "r", "external_gateway_info": gateway})
         for subnet in subnets:
             self.put(f"{NETWORKING}/routers/{router['id']}/add_router_interface", {"subnet_id": subnet})
         return [fixed["ip_address"] for fixed in router["external_gateway_info"]["external_fixed_ips"]]
 
     def machine(self, network: str, name: str, chassis: str, link: Link = Link.VETH, serve: Sequence[int] = ()) -> None:
-        port = self.post(f"{NETWORKING}/ports", port={"network_id": network, "name": name})["id"]
+        port = self.create(f"{NETWORKING}/ports", port={"network_id": network, "name": name})["id"]
         placement = Placement(name=name, chassis=chassis, serve=tuple(serve))
         self.lab.add_workload(replace(workload_of_port(self.service.url, port, placement), link=link))
 

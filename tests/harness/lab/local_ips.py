@@ -8,22 +8,22 @@ from typing import Any
 import httpx
 
 from fairlead.lab import Lab, take_down
-from harness.lab.asker import Answers, Asker, asking, mark_hops
-from harness.lab.gateway import lead_out, ping
+from harness.lab.asker import Answers, ReachabilityClient, mark_hops, reachability_client
+from harness.lab.gateway import ping, set_gateway
 from harness.lab.labs import lab_name
-from harness.lab.site import PORT, Site, open_site
+from harness.lab.site import PORT, LabSite, open_site
 from harness.waiting import wait_equal
 
 CHASSIS = ("chassis1", "chassis2", "chassis3")
 OWNER = "owner"
 """Machine on chassis3. Its port has the addresses of most Local IPs in these tests."""
 REPLICAS = {"one": "chassis1", "two": "chassis2", "other": "chassis1"}
-NEAR = {"oak1": "chassis1", "oak2": "chassis2", "oak3": "chassis3"}
+LOCAL_CLIENTS = {"oak1": "chassis1", "oak2": "chassis2", "oak3": "chassis3"}
 """Clients on the network of the Local IPs."""
-ROUTED = {"fir1": "chassis1", "fir2": "chassis2", "fir3": "chassis3"}
-MACHINES = {OWNER: "chassis3", **REPLICAS, **NEAR, **ROUTED}
-CLIENTS = (*NEAR, *ROUTED, "outside")
-NOWHERE = {"refused", "unreachable"}
+ROUTED_CLIENTS = {"fir1": "chassis1", "fir2": "chassis2", "fir3": "chassis3"}
+MACHINES = {OWNER: "chassis3", **REPLICAS, **LOCAL_CLIENTS, **ROUTED_CLIENTS}
+CLIENTS = (*LOCAL_CLIENTS, *ROUTED_CLIENTS, "outside")
+UNREACHABLE_RESULTS = {"refused", "unreachable"}
 
 Wanted = Mapping[str, str | set[str]]
 """Expected answer of each client, over each protocol and at each address: a name, or the set of acceptable results."""
@@ -34,7 +34,7 @@ Wrong = dict[str, tuple[str, set[str]]]
 class LocalIPs:
     """A Local IP of each IP version, with the same replicas."""
 
-    site: Site
+    site: LabSite
     ids: Mapping[int, str]
     addresses: Sequence[str]
 
@@ -58,7 +58,7 @@ class LocalIPs:
 
 
 @contextmanager
-def made(site: Site, *bodies: Mapping[str, Any]) -> Iterator[LocalIPs]:
+def create_local_ips(site: LabSite, *bodies: Mapping[str, Any]) -> Iterator[LocalIPs]:
     """Create Local IPs, and delete them with their associations at the end."""
     items = [_post(site, "", local_ip=body)["local_ip"] for body in bodies]
     addresses = [item["local_ip_address"] for item in items]
@@ -71,25 +71,25 @@ def made(site: Site, *bodies: Mapping[str, Any]) -> Iterator[LocalIPs]:
         site.lab.wait_synced()
 
 
-def port_id(site: Site, name: str) -> str:
+def port_id(site: LabSite, name: str) -> str:
     found: str = site.cloud.network.find_port(name, ignore_missing=False).id
     return found
 
 
-def _url(site: Site, path: str) -> str:
+def _url(site: LabSite, path: str) -> str:
     return f"{site.url}/network/v2.0/local_ips/{path}".rstrip("/")
 
 
-def _post(site: Site, path: str, **body: Any) -> Any:
+def _post(site: LabSite, path: str, **body: Any) -> Any:
     answer = httpx.post(_url(site, path), json=body)
     assert answer.status_code == httpx.codes.CREATED, answer.text
     return answer.json()
 
 
 @dataclass(frozen=True)
-class Wood:
-    site: Site
-    askers: Mapping[str, Asker]
+class LocalIPSite:
+    site: LabSite
+    clients: Mapping[str, ReachabilityClient]
 
     @property
     def lab(self) -> Lab:
@@ -99,11 +99,11 @@ class Wood:
         return [self.site.address(name, version) for version in (4, 6)]
 
     @contextmanager
-    def owned(self, *replicas: str, **attributes: Any) -> Iterator[LocalIPs]:
+    def owner_local_ips(self, *replicas: str, **attributes: Any) -> Iterator[LocalIPs]:
         """Local IPs at the owner's addresses, with these replicas, the oldest first."""
         port = port_id(self.site, OWNER)
         bodies = [{"local_port_id": port, "local_ip_address": each, **attributes} for each in self.addresses(OWNER)]
-        with made(self.site, *bodies) as local_ips:
+        with create_local_ips(self.site, *bodies) as local_ips:
             for replica in replicas:
                 local_ips.associate(replica)
             self.forget_neighbours()
@@ -111,7 +111,7 @@ class Wood:
         self.forget_neighbours()
 
     @contextmanager
-    def having(self, local_ips: LocalIPs, *replicas: str) -> Iterator[None]:
+    def assign_addresses(self, local_ips: LocalIPs, *replicas: str) -> Iterator[None]:
         """Assign the addresses to the machines themselves, as the mode pass-through requires."""
         lines = [(name, f"{each}/{128 if ':' in each else 32}") for name in replicas for each in local_ips.addresses]
         for name, address in lines:
@@ -128,7 +128,7 @@ class Wood:
 
     def forget_neighbours(self) -> None:
         """Flush the neighbour caches of clients, because no agent announces the new MAC address to them."""
-        for client in NEAR:
+        for client in LOCAL_CLIENTS:
             for family in ("-4", "-6"):
                 self.lab.exec(client, ["ip", family, "neigh", "flush", "dev", "eth0"])
 
@@ -138,11 +138,11 @@ class Wood:
         A change is in the switches when its request returns; revalidators (`max-revalidator` in
         ovs-vswitchd.conf.db(5)) then replace cached flows gradually.
         """
-        wait_equal(lambda: self._wrong(addresses, wanted), {})
+        wait_equal(lambda: self._wrong_answers(addresses, wanted), {})
 
-    def _wrong(self, addresses: Sequence[str], wanted: Wanted) -> Wrong:
+    def _wrong_answers(self, addresses: Sequence[str], wanted: Wanted) -> Wrong:
         """Wrong answers, each with the expected ones."""
-        told = self.see([*wanted], addresses)
+        told = self.query_all([*wanted], addresses)
         sets = {client: {names} if isinstance(names, str) else names for client, names in wanted.items()}
         return {
             f"{client} {address} {how}": (word, names)
@@ -152,23 +152,25 @@ class Wood:
             if word not in names
         }
 
-    def see(self, clients: Sequence[str], addresses: Sequence[str]) -> Mapping[str, Answers]:
+    def query_all(self, clients: Sequence[str], addresses: Sequence[str]) -> Mapping[str, Answers]:
         """Answers to all clients, requested concurrently."""
         for client in clients:
-            self.askers[client].send(addresses)
-        return {client: self.askers[client].receive() for client in clients}
+            self.clients[client].send(addresses)
+        return {client: self.clients[client].receive() for client in clients}
 
 
 @contextmanager
-def watching(site: Site, *machines: str) -> Iterator[Wood]:
+def with_clients(site: LabSite, *machines: str) -> Iterator[LocalIPSite]:
     """Run a client on each machine. Each answer is from one of them."""
     hops = mark_hops(site.lab, machines)
     with ExitStack() as stack:
-        yield Wood(site, {each: stack.enter_context(asking(site.lab, each, hops)) for each in machines})
+        yield LocalIPSite(
+            site, {each: stack.enter_context(reachability_client(site.lab, each, hops)) for each in machines}
+        )
 
 
 @contextmanager
-def open_wood(name: str = "") -> Iterator[Wood]:
+def open_local_ip_site(name: str = "") -> Iterator[LocalIPSite]:
     """Run these machines in a lab of their own."""
     name = name or lab_name("wood")
     take_down(name)
@@ -177,18 +179,18 @@ def open_wood(name: str = "") -> Iterator[Wood]:
         lab = Lab.up(name, chassis=len(CHASSIS))
         site = open_site(lab)
         stack.callback(site.close)
-        _plant(site)
-        yield stack.enter_context(watching(site, *MACHINES, "outside"))
+        _create_machines(site)
+        yield stack.enter_context(with_clients(site, *MACHINES, "outside"))
         assert lab.status().is_healthy, "a daemon of the lab ended by itself"
 
 
-def _plant(site: Site) -> None:
+def _create_machines(site: LabSite) -> None:
     public = site.outside()
     site.network("oaks", "10.0.0.0/24", "fd00:a::/64")
     site.network("firs", "10.0.1.0/24", "fd00:b::/64")
     router = site.router("path", "oaks-v4", "oaks-v6", "firs-v4", "firs-v6")
-    lead_out(site, router, public, snat=False)
-    site.machines("oaks", {OWNER: MACHINES[OWNER], **REPLICAS, **NEAR}, serve=[PORT])
-    site.machines("firs", ROUTED, serve=[PORT])
+    set_gateway(site, router, public, snat=False)
+    site.machines("oaks", {OWNER: MACHINES[OWNER], **REPLICAS, **LOCAL_CLIENTS}, serve=[PORT])
+    site.machines("firs", ROUTED_CLIENTS, serve=[PORT])
     for host in ("203.0.113.1", "2001:db8::1"):  # the gateway learns the host's MAC address
         ping(site, "fir2", host)

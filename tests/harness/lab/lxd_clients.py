@@ -26,7 +26,7 @@ def require(program: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Said:
+class CommandResult:
     """Output and exit code of one command."""
 
     out: str = ""
@@ -35,7 +35,7 @@ class Said:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Client:
+class LxdCommand:
     """A client program, and the variables added to its environment."""
 
     name: str
@@ -44,7 +44,7 @@ class Client:
     remote: str = ""
     """`NAME:` of the server, or empty if the environment selects it."""
 
-    def say(self, *words: str, stdin: str = "") -> Said:
+    def run(self, *words: str, stdin: str = "") -> CommandResult:
         done = subprocess.run(
             [self.program, *words],
             env={**os.environ, **self.environment},
@@ -54,33 +54,33 @@ class Client:
             check=False,
             timeout=60,
         )
-        return Said(out=done.stdout, error=done.stderr, code=done.returncode)
+        return CommandResult(out=done.stdout, error=done.stderr, code=done.returncode)
 
-    def do(self, *words: str, stdin: str = "") -> str:
+    def run_ok(self, *words: str, stdin: str = "") -> str:
         """Standard output of a command that must succeed."""
-        said = self.say(*words, stdin=stdin)
+        said = self.run(*words, stdin=stdin)
         assert said.code == 0, (words, said)
         return said.out
 
-    def refuses(self, *words: str, stdin: str = "") -> str:
+    def run_error(self, *words: str, stdin: str = "") -> str:
         """Error of a command that must fail without other output."""
-        said = self.say(*words, stdin=stdin)
+        said = self.run(*words, stdin=stdin)
         assert (said.code, said.out) == (1, ""), (words, said)
         return said.error.removeprefix("Error: ").removesuffix("\n")
 
-    def at(self, network: str) -> str:
+    def for_network(self, network: str) -> str:
         return f"{self.remote}{network}"
 
 
-def incus(home: Path, socket: Path | None = None) -> Client:
+def incus(home: Path, socket: Path | None = None) -> LxdCommand:
     environment = {"HOME": str(home), "INCUS_CONF": str(home)}
     if socket:
         environment["INCUS_SOCKET"] = str(socket)
-    return Client(name="incus", program=require("incus"), environment=environment)
+    return LxdCommand(name="incus", program=require("incus"), environment=environment)
 
 
-def lxc(home: Path, socket: Path | None = None) -> Client:
+def lxc(home: Path, socket: Path | None = None) -> LxdCommand:
     environment = {"HOME": str(home), "LXD_CONF": str(home)}
     if socket:
         environment["LXD_SOCKET"] = str(socket)
-    return Client(name="lxc", program=require("lxc"), environment=environment)
+    return LxdCommand(name="lxc", program=require("lxc"), environment=environment)

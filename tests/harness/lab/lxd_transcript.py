@@ -7,13 +7,13 @@ to the width of its column), FIRST and SECOND (backends).
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from harness.lab.lxd_clients import Client, Said
+from harness.lab.lxd_clients import CommandResult, LxdCommand
 
 TREE = ("network", "load-balancer")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
+class TranscriptStep:
     words: tuple[str, ...]
     """Arguments after `network load-balancer`; NET is the network, with its remote."""
     out: str = ""
@@ -21,10 +21,10 @@ class Step:
     """Text after `Error: `; the exit code is 1 then."""
     stdin: str = ""
 
-    def said(self, names: Mapping[str, str]) -> Said:
+    def expected_result(self, names: Mapping[str, str]) -> CommandResult:
         if self.error:
-            return Said(error=f"Error: {_fill(self.error, names)}\n", code=1)
-        return Said(out=_fill(self.out, names))
+            return CommandResult(error=f"Error: {_fill(self.error, names)}\n", code=1)
+        return CommandResult(out=_fill(self.out, names))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,18 +47,21 @@ def _fill(text: str, names: Mapping[str, str]) -> str:
     return text
 
 
-def step(line: str, *more: str, out: str = "", error: str = "", stdin: str = "") -> Step:
+def step(line: str, *more: str, out: str = "", error: str = "", stdin: str = "") -> TranscriptStep:
     """Step with blank-separated words of `line`, followed by words that may contain blanks."""
-    return Step(words=(*line.split(), *more), out=out, error=error, stdin=stdin)
+    return TranscriptStep(words=(*line.split(), *more), out=out, error=error, stdin=stdin)
 
 
-def play(client: Client, network: str, addresses: Addresses, steps: Sequence[Step]) -> None:
+def play(client: LxdCommand, network: str, addresses: Addresses, steps: Sequence[TranscriptStep]) -> None:
     """Run all steps, and assert that each prints exactly the expected output."""
     names = {**addresses.names, "NET": network}
     for each in steps:
-        words = [_fill(word, {**names, "NET": client.at(network), "NOPE": client.at("nope")}) for word in each.words]
-        said = client.say(*TREE, *words, stdin=_fill(each.stdin, names))
-        assert (client.name, words, said) == (client.name, words, each.said(names))
+        words = [
+            _fill(word, {**names, "NET": client.for_network(network), "NOPE": client.for_network("nope")})
+            for word in each.words
+        ]
+        said = client.run(*TREE, *words, stdin=_fill(each.stdin, names))
+        assert (client.name, words, said) == (client.name, words, each.expected_result(names))
 
 
 SHOWN = """\

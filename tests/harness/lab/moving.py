@@ -14,23 +14,23 @@ from math import inf
 from time import time
 
 from harness.lab.holder import holding
-from harness.lab.local_ips import OWNER, LocalIPs, Wood
+from harness.lab.local_ips import OWNER, LocalIPs, LocalIPSite
 from harness.lab.site import PORT
-from harness.lab.ticker import Tick, Ticker, ticking
+from harness.lab.ticker import ConnectionResult, PeriodicConnections, periodic_connections
 from harness.waiting import wait_until
 
-HERE = {"oak1": "chassis1", "oak2": "chassis2", "fir1": "chassis1", "fir2": "chassis2"}
-HELD = 5
+CLIENT_CHASSIS = {"oak1": "chassis1", "oak2": "chassis2", "fir1": "chassis1", "fir2": "chassis2"}
+HELD_CONNECTIONS = 5
 """Connections of each client to each address that are open from the beginning."""
-SLOW = 0.9
+SLOW_SECONDS = 0.9
 """Seconds. A lost SYN is sent again after one second (RFC 6298)."""
 
-Tickers = Mapping[tuple[str, str], Ticker]
+Tickers = Mapping[tuple[str, str], PeriodicConnections]
 """Tickers by client and address."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Move:
+class MoveResult:
     """Results of the new connections that began between the unbinding of the replica and the next unbinding."""
 
     asked: int
@@ -49,15 +49,15 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Times:
+class MoveTimes:
     chassis: str
     unplugged: float
     plugged: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Moves:
-    each: Sequence[Move]
+class MoveResults:
+    results: Sequence[MoveResult]
     held: int
     broken: int
     """Broken connections of those open from the beginning, half to the replica and half to the owner."""
@@ -65,56 +65,57 @@ class Moves:
     """Each lost connection: client, time and result."""
 
     def total(self, figure: str) -> int:
-        return sum(getattr(move, figure) for move in self.each)
+        return sum(getattr(move, figure) for move in self.results)
 
 
-def moved_under_load(wood: Wood, local_ips: LocalIPs, places: Sequence[str]) -> Moves:
+def move_under_load(wood: LocalIPSite, local_ips: LocalIPs, places: Sequence[str]) -> MoveResults:
     """Move the replica `one` to each of the places in turn."""
-    keys = [(client, address) for client in HERE for address in local_ips.addresses]
+    keys = [(client, address) for client in CLIENT_CHASSIS for address in local_ips.addresses]
     with ExitStack() as stack:
         holders = [stack.enter_context(holding(wood.lab, *key, PORT)) for key in keys]
-        held = [holder.open(HELD) for holder in holders]
-        tickers = {key: stack.enter_context(ticking(wood.lab, *key, PORT)) for key in keys}
-        wait_until(lambda: all(ticker.ticks for ticker in tickers.values()), "all of them ask")
-        times, now = list[Times](), held
+        held = [holder.open(HELD_CONNECTIONS) for holder in holders]
+        tickers = {key: stack.enter_context(periodic_connections(wood.lab, *key, PORT)) for key in keys}
+        wait_until(lambda: all(ticker.results for ticker in tickers.values()), "all of them ask")
+        times, now = list[MoveTimes](), held
         for place in places:
             times.append(_move(wood, tickers, place))
-            now = [holder.ask() for holder in holders]  # a broken connection never answers again
+            now = [holder.exchange_all() for holder in holders]  # a broken connection never answers again
         for ticker in tickers.values():
             ticker.stop()
     ends = [*(move.unplugged for move in times[1:]), time()]
-    return Moves(
-        each=[_count(tickers, move, end) for move, end in zip(times, ends, strict=True)],
-        held=len(keys) * HELD,
-        unanswered=_told(tickers, times),
+    return MoveResults(
+        results=[_count(tickers, move, end) for move, end in zip(times, ends, strict=True)],
+        held=len(keys) * HELD_CONNECTIONS,
+        unanswered=_is_all_reported(tickers, times),
         broken=sum(after.get(port) != name for old, after in zip(held, now, strict=True) for port, name in old.items()),
     )
 
 
-def _move(wood: Wood, tickers: Tickers, chassis: str) -> Times:
+def _move(wood: LocalIPSite, tickers: Tickers, chassis: str) -> MoveTimes:
     """Move the replica. Returns when clients reach the right machine and all earlier connections have a result."""
     unplugged = time()
     wood.lab.move_workload("one", chassis)
-    move = Times(chassis=chassis, unplugged=unplugged, plugged=time())
-    wait_until(lambda: None not in _firsts(tickers, move).values(), "clients are led there, and to the owner")
+    move = MoveTimes(chassis=chassis, unplugged=unplugged, plugged=time())
+    wait_until(lambda: None not in _first_successes(tickers, move).values(), "clients are led there, and to the owner")
     led = time()
-    wait_until(lambda: all(each.has_told_of_all(led) for each in tickers.values()), "who began before is told")
+    wait_until(lambda: all(each.has_all_results(led) for each in tickers.values()), "who began before is told")
     return move
 
 
-def _firsts(tickers: Tickers, move: Times, end: float = inf) -> dict[tuple[str, str], float | None]:
+def _first_successes(tickers: Tickers, move: MoveTimes, end: float = inf) -> dict[tuple[str, str], float | None]:
     """Time at which each client began its first connection that the right machine answered immediately."""
-    due = {client: "one" if HERE[client] == move.chassis else OWNER for client in HERE}
+    due = {client: "one" if CLIENT_CHASSIS[client] == move.chassis else OWNER for client in CLIENT_CHASSIS}
     return {
-        key: min((tick.at for tick in _during(ticker, move, end) if _is_good(tick, due[key[0]])), default=None)
+        key: min((tick.started_at for tick in _during(ticker, move, end) if _is_good(tick, due[key[0]])), default=None)
         for key, ticker in tickers.items()
     }
 
 
-def _told(tickers: Tickers, times: Sequence[Times]) -> Sequence[str]:
+def _is_all_reported(tickers: Tickers, times: Sequence[MoveTimes]) -> Sequence[str]:
     return [
-        f"{client} to {address} from port {tick.source}, {tick.at - move.unplugged:.3f} s after the replica left for"
-        f" {move.chassis}: {tick.kind} after {tick.took:.3f} s"
+        f"{client} to {address} from port {tick.source}, {tick.started_at - move.unplugged:.3f} s after the replica"
+        " left for"
+        f" {move.chassis}: {tick.kind} after {tick.seconds:.3f} s"
         for move, end in zip(times, [*(move.unplugged for move in times[1:]), inf], strict=True)
         for (client, address), ticker in tickers.items()
         for tick in _during(ticker, move, end)
@@ -122,30 +123,32 @@ def _told(tickers: Tickers, times: Sequence[Times]) -> Sequence[str]:
     ]
 
 
-def _during(ticker: Ticker, move: Times, end: float) -> Sequence[Tick]:
-    return [tick for tick in ticker.ticks if move.unplugged <= tick.at < end]
+def _during(ticker: PeriodicConnections, move: MoveTimes, end: float) -> Sequence[ConnectionResult]:
+    return [tick for tick in ticker.results if move.unplugged <= tick.started_at < end]
 
 
-def _is_good(tick: Tick, name: str) -> bool:
-    return tick.name == name and tick.took < SLOW
+def _is_good(tick: ConnectionResult, name: str) -> bool:
+    return tick.name == name and tick.seconds < SLOW_SECONDS
 
 
-def _count(tickers: Tickers, move: Times, end: float) -> Move:
+def _count(tickers: Tickers, move: MoveTimes, end: float) -> MoveResult:
     every = [tick for ticker in tickers.values() for tick in _during(ticker, move, end)]
-    firsts = {key: at for key, at in _firsts(tickers, move, end).items() if at is not None}
-    return Move(
+    firsts = {key: at for key, at in _first_successes(tickers, move, end).items() if at is not None}
+    return MoveResult(
         asked=len(every),
         lost=sum(not tick.name for tick in every),
-        slow=sum(bool(tick.name) and tick.took >= SLOW for tick in every),
+        slow=sum(bool(tick.name) and tick.seconds >= SLOW_SECONDS for tick in every),
         away=move.plugged - move.unplugged,
-        there=max(0, max(at for (client, _), at in firsts.items() if HERE[client] == move.chassis) - move.plugged),
-        here=max(at for (client, _), at in firsts.items() if HERE[client] != move.chassis) - move.unplugged,
+        there=max(
+            0, max(at for (client, _), at in firsts.items() if CLIENT_CHASSIS[client] == move.chassis) - move.plugged
+        ),
+        here=max(at for (client, _), at in firsts.items() if CLIENT_CHASSIS[client] != move.chassis) - move.unplugged,
     )
 
 
-def table(moves: Moves) -> str:
+def table(moves: MoveResults) -> str:
     """Results as a Markdown table."""
-    names = [field.name for field in fields(Move)]
-    rows = [[f"{getattr(move, name):.2f}".removesuffix(".00") for name in names] for move in moves.each]
+    names = [field.name for field in fields(MoveResult)]
+    rows = [[f"{getattr(move, name):.2f}".removesuffix(".00") for name in names] for move in moves.results]
     lines = [names, ["---"] * len(names), *rows]
     return "\n".join(f"| {' | '.join(words)} |" for words in lines)

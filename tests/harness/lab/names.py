@@ -18,32 +18,32 @@ from fairlead.lab.answer import PKTINFO, listen
 
 PORT = 53
 HEADER = struct.Struct("!6H")
-ANSWERED = 0x8580
+RESPONSE_FLAGS = 0x8580
 """Flags of an authoritative response with recursion desired and available, and no error."""
 
 
-def answer(query: bytes, address: IPv4Address) -> bytes:
+def compose_response(query: bytes, address: IPv4Address) -> bytes:
     """Response with the question and one A record with this address. Raises ValueError for an invalid query."""
     if len(query) <= HEADER.size:
         raise ValueError("shorter than its header")
     identity, *_ = HEADER.unpack_from(query)
     end = query.index(b"\0", HEADER.size) + 5
     record = struct.pack("!HHHIH", 0xC00C, 1, 1, 0, 4) + address.packed
-    return HEADER.pack(identity, ANSWERED, 1, 1, 0, 0) + query[HEADER.size : end] + record
+    return HEADER.pack(identity, RESPONSE_FLAGS, 1, 1, 0, 0) + query[HEADER.size : end] + record
 
 
-def answer_datagram(address: IPv4Address, receiver: socket.socket) -> None:
+def respond_datagram(address: IPv4Address, receiver: socket.socket) -> None:
     with suppress(OSError, ValueError):
         query, ancillary, _, client = receiver.recvmsg(4096, socket.CMSG_SPACE(PKTINFO.size))
         own = [(level, kind, PKTINFO.pack(PKTINFO.unpack(value)[0], 0)) for level, kind, value in ancillary]
-        receiver.sendmsg([answer(query, address)], own, 0, client)
+        receiver.sendmsg([compose_response(query, address)], own, 0, client)
 
 
-async def answer_stream(address: IPv4Address, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def respond_stream(address: IPv4Address, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     with suppress(ConnectionError, asyncio.IncompleteReadError, ValueError):
         while True:
             (length,) = struct.unpack("!H", await reader.readexactly(2))
-            said = answer(await reader.readexactly(length), address)
+            said = compose_response(await reader.readexactly(length), address)
             writer.write(struct.pack("!H", len(said)) + said)
             await writer.drain()
     writer.close()
@@ -52,9 +52,9 @@ async def answer_stream(address: IPv4Address, reader: asyncio.StreamReader, writ
 async def serve(address: IPv4Address) -> None:
     sockets = listen([PORT])
     for receiver in sockets.datagrams:
-        asyncio.get_running_loop().add_reader(receiver, answer_datagram, address, receiver)
+        asyncio.get_running_loop().add_reader(receiver, respond_datagram, address, receiver)
     for sock in sockets.streams:
-        await asyncio.start_server(partial(answer_stream, address), sock=sock)
+        await asyncio.start_server(partial(respond_stream, address), sock=sock)
     print("ready", flush=True)
     await asyncio.Event().wait()
 

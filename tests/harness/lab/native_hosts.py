@@ -27,7 +27,7 @@ def pid_of(lab: NativeLab, host: str) -> int:
     return pid
 
 
-def await_ways(lab: NativeLab, vip: str, *hosts: str) -> None:
+def await_routes(lab: NativeLab, vip: str, *hosts: str) -> None:
     """Wait until both routers have routes to the VIP via exactly these hosts."""
     for router in ROUTERS:
-        wait_equal(lambda router=router: lab.ways(router, vip), frozenset(hosts))
+        wait_equal(lambda router=router: lab.next_hops(router, vip), frozenset(hosts))

@@ -13,19 +13,19 @@ from typing import Any
 import openstack
 import pytest
 
-from fairlead.http.server_client import Server
+from fairlead.http.server_client import ApiClient
 from fairlead.lab import Protocol, Traffic, agents
 from fairlead.lab.load import Target
 from fairlead.lab.native import NativeLab
 from fairlead.lab.service import Service, start, stop
-from fairlead.model.documents.apportionment import LARGEST
-from harness.lab.kernel_slots import Disagreement, read_maps, whose
+from fairlead.model.documents.apportionment import MAX_SLOTS
+from harness.lab.kernel_slots import InconsistentHosts, read_maps, slot_owners
 from harness.lab.native_hosts import HOSTS, ROUTERS, machine
 from harness.lab.site import connect
 from harness.ports import free_port
 from harness.waiting import wait_equal, wait_until
 
-PORT, BEHIND = 80, 8080
+PORT, MEMBER_PORT = 80, 8080
 
 MEMBERS = {"n1": "host1", "n2": "host2", "n3": "host3"}
 
@@ -37,11 +37,11 @@ OPTIONS = {"FAIRLEAD_OVN_DRAIN_TIMEOUT": "60"}
 
 
 @dataclass(kw_only=True)
-class Served:
+class NativeSite:
     lab: NativeLab
     service: Service
     cloud: openstack.connection.Connection
-    operator: Server
+    operator: ApiClient
     pool: str
     before: list[str]
     """State of the second host before it had an agent."""
@@ -51,7 +51,7 @@ class Served:
     def start_agent(self, host: str) -> None:
         self.agents[host] = agents.start_one(self.lab.layout, self.service.url, host, AGENT)
 
-    def members(self, *names: str, port: int = BEHIND) -> list[dict[str, Any]]:
+    def members(self, *names: str, port: int = MEMBER_PORT) -> list[dict[str, Any]]:
         """Members with the addresses of both IP versions."""
         return [
             {"name": name, "address": address, "protocol_port": port}
@@ -71,38 +71,42 @@ class Served:
 
     def slots(self, *targets: Target) -> list[list[str]]:
         """Member of each slot of each target, from the kernels of all hosts. Raises Disagreement."""
-        known = self.operator.ask("GET", "/operator/chassis")["chassis"]
+        known = self.operator.request("GET", "/operator/chassis")["chassis"]
         maps = {each["declared"]["number"]: read_maps(self.lab, each["name"]) for each in known}
         names = {address: each.name for each in self.lab.workloads() for address in each.addresses}
-        return [[names[address] for address in whose(maps, target)] for target in targets]
+        return [[names[address] for address in slot_owners(maps, target)] for target in targets]
 
     def ruleset(self, host: str) -> str:
         return self.lab.exec(host, ("nft", "-s", "list", "table", "inet", "fairlead"))
 
 
 @pytest.fixture(scope="module")
-def served(native: NativeLab) -> Iterator[Served]:
+def served(native: NativeLab) -> Iterator[NativeSite]:
     with serving(native) as found:
         yield found
 
 
 @contextmanager
-def serving(native: NativeLab, **options: str) -> Iterator[Served]:
+def serving(native: NativeLab, **options: str) -> Iterator[NativeSite]:
     """Run a server with these options, an agent on each host, members and clients."""
     listen = f"127.0.0.1:{free_port()}"
     service = start(native.layout, listen, {**OPTIONS, **options})
-    native.reach(listen)
-    operator, cloud = Server(url=service.url), connect(service.url)
+    native.forward_port(listen)
+    operator, cloud = ApiClient(url=service.url), connect(service.url)
     for site in native.record.chassis:
         prefixes = [{"cidr": cidr} for cidr in site.prefixes]
-        operator.ask("PUT", f"/operator/hosts/{site.name}", {"addresses": list(site.own), "prefixes": prefixes})
+        operator.request(
+            "PUT", f"/operator/hosts/{site.name}", {"addresses": list(site.loopback_addresses), "prefixes": prefixes}
+        )
     pool = announced(cloud)
-    added = [machine(native, name, at, NUMBER, BEHIND) for name, at in MEMBERS.items()]
+    added = [machine(native, name, at, NUMBER, MEMBER_PORT) for name, at in MEMBERS.items()]
     added += [machine(native, name, at, NUMBER + 1) for name, at in CLIENTS.items()]
     for each in added:
         native.add_workload(each)
     before = state(native, "host2")
-    found = Served(lab=native, service=service, cloud=cloud, operator=operator, pool=pool.id, before=before, agents={})
+    found = NativeSite(
+        lab=native, service=service, cloud=cloud, operator=operator, pool=pool.id, before=before, agents={}
+    )
     for host in HOSTS:
         found.start_agent(host)
     yield found
@@ -138,8 +142,8 @@ def remove(lab: NativeLab, host: str) -> None:
 def state(lab: NativeLab, host: str) -> list[str]:
     """State of a host that an agent could change, and the routes of its routing daemons."""
     found = [lab.exec(host, each.split()) for each in COMMANDS]
-    lines = (NUMBERED.sub("", line).strip() for text in found for line in text.splitlines())
-    return sorted(line for line in lines if not VARYING.search(line))
+    lines = (VOLATILE_NUMBERS.sub("", line).strip() for text in found for line in text.splitlines())
+    return sorted(line for line in lines if not VOLATILE_SYSCTLS.search(line))
 
 
 COMMANDS = (
@@ -153,10 +157,12 @@ COMMANDS = (
     "sysctl -a",
 )
 
-NUMBERED = re.compile(r"@if\d+|nhid \d+ ")
+VOLATILE_NUMBERS = re.compile(r"@if\d+|nhid \d+ ")
 """Numbers that daemons and the kernel assign again after a change."""
 
-VARYING = re.compile(r"conntrack_count|random|entropy|file-nr|dentry|inode|cookie|ns_last_pid|fs.quota|pty.nr|_age")
+VOLATILE_SYSCTLS = re.compile(
+    r"conntrack_count|random|entropy|file-nr|dentry|inode|cookie|ns_last_pid|fs.quota|pty.nr|_age"
+)
 
 FAIRLEAD = (sys.executable, "-m", "fairlead.cli.main")
 
@@ -165,7 +171,7 @@ AGENT = agents.settings(heartbeat=1)
 
 @contextmanager
 def balancer(
-    served: Served, members: Sequence[dict[str, Any]], monitor: Mapping[str, Any] | None = None
+    served: NativeSite, members: Sequence[dict[str, Any]], monitor: Mapping[str, Any] | None = None
 ) -> Iterator[Any]:
     """A load balancer with a TCP and a UDP listener, and a VIP of each IP version."""
     subnets = {each.ip_version: each.id for each in served.cloud.network.subnets(network_id=served.pool)}
@@ -196,21 +202,23 @@ def balancer(
         yield made
     finally:
         served.cloud.load_balancer.delete_load_balancer(made.id, cascade=True)
-        wait_until(lambda: not any(served.lab.ways(r, v) for r in ROUTERS for v in vips(made)), "nobody announces it")
+        wait_until(
+            lambda: not any(served.lab.next_hops(r, v) for r in ROUTERS for v in vips(made)), "nobody announces it"
+        )
 
 
 def vips(made: Any) -> tuple[str, str]:
     return made.vip_address, made.additional_vips[0]["ip_address"]
 
 
-def await_ways(served: Served, made: Any, *hosts: str) -> None:
+def await_announced(served: NativeSite, made: Any, *hosts: str) -> None:
     """Wait until exactly these hosts announce the VIPs."""
     for vip in vips(made):
         for router in ROUTERS:
-            served.lab.wait_ways(router, vip, *hosts)
+            served.lab.wait_next_hops(router, vip, *hosts)
 
 
-def held(served: Served, client: str = "far") -> int:
+def hold_connections(served: NativeSite, client: str = "far") -> int:
     opened = ("ss", "-Htn", "state", "established", f"dport = :{PORT}")
     return len(served.lab.exec(client, opened).splitlines())
 
@@ -220,12 +228,12 @@ def targets(made: Any) -> tuple[Target, ...]:
     return tuple(Target(to=vip, port=PORT, protocol=protocol) for vip in vips(made) for protocol in Protocol)
 
 
-def await_shares(served: Served, made: Any, **weights: int) -> None:
+def await_slot_shares(served: NativeSite, made: Any, **weights: int) -> None:
     """Wait until all kernels have the slots of these weights, within one, and the members' hosts announce the VIPs."""
-    wanted = {name: LARGEST * weight / sum(weights.values()) for name, weight in weights.items()}
+    wanted = {name: MAX_SLOTS * weight / sum(weights.values()) for name, weight in weights.items()}
 
     def are_there() -> bool:
-        with suppress(Disagreement):
+        with suppress(InconsistentHosts):
             shares = [Counter(slots) for slots in served.slots(*targets(made))]
             return all(each.keys() == wanted.keys() for each in shares) and all(
                 abs(each[name] - share) < 1 for each in shares for name, share in wanted.items()
@@ -233,16 +241,16 @@ def await_shares(served: Served, made: Any, **weights: int) -> None:
         return False
 
     wait_until(are_there, f"slots are of {wanted}")
-    await_ways(served, made, *(MEMBERS[name] for name in weights))
+    await_announced(served, made, *(MEMBERS[name] for name in weights))
 
 
-def await_slots(served: Served, target: Target) -> list[str]:
+def await_slots(served: NativeSite, target: Target) -> list[str]:
     """Member of each slot, once all hosts agree, including those without a member."""
 
     found: list[list[str]] = []
 
     def agreed() -> bool:
-        with suppress(Disagreement):
+        with suppress(InconsistentHosts):
             found[:] = served.slots(target)
         return bool(found)
 
@@ -250,7 +258,7 @@ def await_slots(served: Served, target: Target) -> list[str]:
     return found[0]
 
 
-def begin_again(served: Served, host: str) -> None:
+def restart_agent(served: NativeSite, host: str) -> None:
     """Kill the host's agent, and start another one."""
     agent = served.agents[host].process
     agent.kill()
@@ -259,22 +267,24 @@ def begin_again(served: Served, host: str) -> None:
 
 
 @contextmanager
-def written(lab: NativeLab, host: str) -> Iterator[list[str]]:
+def record_changes(lab: NativeLab, host: str) -> Iterator[list[str]]:
     """Changes of nftables, links, addresses, routes and rules on this host during the context, for use after it.
 
     Changes of its routing daemons are left out.
     """
     lines = list[str]()
     with (
-        heard(lab, host, "nft monitor", "nft {} table inet mark{}") as rules,
-        heard(lab, host, "ip -o monitor link address route rule", "ip route {} blackhole 192.0.2.25{}") as routes,
+        record_monitor(lab, host, "nft monitor", "nft {} table inet mark{}") as rules,
+        record_monitor(
+            lab, host, "ip -o monitor link address route rule", "ip route {} blackhole 192.0.2.25{}"
+        ) as routes,
     ):
         yield lines
     lines += [*rules, *routes]
 
 
 @contextmanager
-def heard(lab: NativeLab, host: str, monitor: str, mark: str) -> Iterator[list[str]]:
+def record_monitor(lab: NativeLab, host: str, monitor: str, mark: str) -> Iterator[list[str]]:
     """Lines that this monitor prints during the context, for use after it.
 
     Marks, written before and after the context until they appear in the output, prove that the monitor listens.

@@ -14,7 +14,7 @@ from fairlead.lab.layout import CENTRAL
 from harness.waiting import wait_equal, wait_until
 
 
-class Northbound:
+class NorthboundServer:
     """Northbound database server of a lab. `breaking` leaves it running."""
 
     def __init__(self, lab: Lab) -> None:
@@ -49,7 +49,7 @@ class Northbound:
             return probe.connect_ex(f"{self._base}.sock") == 0
 
 
-class Northd:
+class OvnNorthd:
     """ovn-northd, killed and restarted."""
 
     def __init__(self, lab: Lab) -> None:
@@ -64,7 +64,7 @@ class Northd:
         central.run_northd(self._lab.layout)
 
 
-class Monitor:
+class NorthboundMonitor:
     """Every change of the Northbound database, as an independent client receives it.
 
     NB_Global is left out, because its counters (nb_cfg, sb_cfg, hv_cfg and their timestamps) are written by northd and
@@ -110,13 +110,13 @@ def _changes(lines: list[str]) -> Iterator[str]:
 
 
 @contextmanager
-def monitoring(lab: Lab, folder: Path) -> Iterator[Monitor]:
+def monitoring(lab: Lab, folder: Path) -> Iterator[NorthboundMonitor]:
     seen = folder / "monitor"
     argv = ["ovsdb-client", "--format=json", "monitor", lab.northbound, "OVN_Northbound", "ALL"]
     with seen.open("wb") as output, subprocess.Popen(argv, stdout=output) as client:
         try:
             wait_until(lambda: seen.stat().st_size)
-            monitor = Monitor(lab, seen)
+            monitor = NorthboundMonitor(lab, seen)
             monitor.begin()
             yield monitor
         finally:
@@ -124,9 +124,9 @@ def monitoring(lab: Lab, folder: Path) -> Iterator[Monitor]:
 
 
 @contextmanager
-def breaking(lab: Lab) -> Iterator[Northbound]:
+def unreliable_northbound(lab: Lab) -> Iterator[NorthboundServer]:
     """Yield the server for tests that break it, and leave it running at the end."""
-    northbound = Northbound(lab)
+    northbound = NorthboundServer(lab)
     try:
         yield northbound
     finally:

@@ -13,7 +13,7 @@ import httpx
 
 from fairlead.lab import Lab
 from fairlead.lab.load import Load, Target
-from harness.lab.servers import LBS, Server, serving
+from harness.lab.servers import LBS, FairleadProcess, serving
 from harness.rules import TESTS
 from harness.waiting import DEADLINE, wait_until
 
@@ -25,7 +25,7 @@ RATE, HELD, SECONDS = 20, 10, 240
 
 
 @dataclass
-class Place:
+class ReleaseServers:
     """Environment of a server of either release."""
 
     lab: Lab
@@ -34,7 +34,7 @@ class Place:
     stack: ExitStack = field(default_factory=ExitStack)
     environment: dict[str, str] = field(default_factory=dict)
 
-    def start(self, program: str) -> Server:
+    def start(self, program: str) -> FairleadProcess:
         environment = {"PYTHONPATH": str(TESTS), **self.environment}
         server = self.stack.enter_context(
             serving(self.lab, self.folder, port=self.port, program=program, **environment)
@@ -42,12 +42,12 @@ class Place:
         wait_until(lambda: server.client.get("/readyz").text.startswith("ready"))
         return server
 
-    def end(self, server: Server) -> None:
+    def end(self, server: FairleadProcess) -> None:
         server.process.terminate()
         server.process.wait(DEADLINE)
         self.stack.close()
 
-    def replace(self, old: Server, program: str) -> Server:
+    def replace(self, old: FairleadProcess, program: str) -> FairleadProcess:
         self.end(old)
         return self.start(program)
 
@@ -93,7 +93,7 @@ def writing(writer: Writer) -> Iterator[None]:
         thread.join()
 
 
-def goes_on(writer: Writer) -> None:
+def await_more_writes(writer: Writer) -> None:
     before = writer.written
     wait_until(lambda: writer.written > before + 3)
 

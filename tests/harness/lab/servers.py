@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import httpx
 
 from fairlead.lab import Lab, databases
-from harness.lab.site import MARKED, PATIENCE
+from harness.lab.site import ACTIVE_TIMEOUT, MARKED_TABLES
 from harness.ports import free_port
 from harness.waiting import wait_equal, wait_until
 
@@ -26,7 +26,7 @@ SUBNETS = "/network/v2.0/subnets"
 
 
 @dataclass(frozen=True)
-class Server:
+class FairleadProcess:
     process: "subprocess.Popen[bytes]"
     client: httpx.Client
     log: Path
@@ -36,7 +36,7 @@ class Server:
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
 
-    def make(self, path: str, root: str, **body: Any) -> Any:
+    def create(self, path: str, root: str, **body: Any) -> Any:
         answer = self.client.post(path, json={root: body})
         assert answer.status_code == 201, answer.text
         return answer.json()[root]
@@ -63,13 +63,13 @@ class Server:
         """Whether this server is the leader, which writes."""
         return self.client.get("/readyz").text == "ready\n"
 
-    def has_nothing_to_do(self) -> bool:
+    def is_idle(self) -> bool:
         """Whether OVN has the desired rows, by the server's plan, for which it reads OVN."""
         answer = self.client.get("/operator/plan")
         return answer.status_code == 200 and answer.json()["plan"] == {}
 
 
-class Northbound(Protocol):
+class HasNorthbound(Protocol):
     @property
     def northbound(self) -> str:
         """The remote of its Northbound database."""
@@ -77,8 +77,8 @@ class Northbound(Protocol):
 
 @contextmanager
 def serving(
-    lab: Northbound, folder: Path, *, port: int = 0, program: str = "fairlead.cli.main", **environment: str
-) -> Iterator[Server]:
+    lab: HasNorthbound, folder: Path, *, port: int = 0, program: str = "fairlead.cli.main", **environment: str
+) -> Iterator[FairleadProcess]:
     """Run a server with its store in the folder, and kill it at the end.
 
     Without a connection to the Southbound database a server is not ready after half a minute.
@@ -100,10 +100,10 @@ def serving(
         )
         stack.callback(process.wait)
         stack.callback(process.kill)
-        client = stack.enter_context(httpx.Client(base_url=url, timeout=PATIENCE))
+        client = stack.enter_context(httpx.Client(base_url=url, timeout=ACTIVE_TIMEOUT))
         wait_until(lambda: process.poll() is not None or answers(client), "the server answers")
         assert process.poll() is None, log.read_text()
-        yield Server(process=process, client=client, log=log, url=url)
+        yield FairleadProcess(process=process, client=client, log=log, url=url)
 
 
 def answers(client: httpx.Client) -> bool:
@@ -113,7 +113,7 @@ def answers(client: httpx.Client) -> bool:
         return False
 
 
-def holder_first(first: Server, second: Server) -> tuple[Server, Server]:
+def holder_first(first: FairleadProcess, second: FairleadProcess) -> tuple[FairleadProcess, FairleadProcess]:
     """The leader and the standby."""
     texts = {"ready\n", "ready: another server writes\n"}
     wait_equal(lambda: {server.client.get("/readyz").text for server in (first, second)}, texts)
@@ -122,7 +122,7 @@ def holder_first(first: Server, second: Server) -> tuple[Server, Server]:
 
 def rows_of(lab: Lab, mark: str) -> dict[str, list[str]]:
     """Keys or names of all rows with this mark in the Northbound database, by table, read with OVN's own client."""
-    rows = {table: sorted(_keys(lab, table, mark)) for table in MARKED}
+    rows = {table: sorted(_keys(lab, table, mark)) for table in MARKED_TABLES}
     return {table: keys for table, keys in rows.items() if keys}
 
 

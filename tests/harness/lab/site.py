@@ -20,7 +20,7 @@ from harness.pools import upper_half
 from harness.ports import free_port
 from harness.waiting import wait_until
 
-MARKED = (
+MARKED_TABLES = (
     "Logical_Switch",
     "Logical_Switch_Port",
     "Logical_Router",
@@ -32,10 +32,12 @@ MARKED = (
     "Load_Balancer_Group",
 )
 PORT = 8080
-PATIENCE = 60
+ACTIVE_TIMEOUT = 60
 """Seconds to wait for an expected event. The value is generous, because a busy machine is no defect."""
-SAID = r"'%{http_code} %{exitcode} port=%{local_port} connected=%{time_connect} took=%{time_total} %{errormsg}\n'"
-CURL = f"curl -g -s -o /dev/null -m 15 -w {SAID}"
+CURL_FORMAT = (
+    r"'%{http_code} %{exitcode} port=%{local_port} connected=%{time_connect} took=%{time_total} %{errormsg}\n'"
+)
+CURL = f"curl -g -s -o /dev/null -m 15 -w {CURL_FORMAT}"
 """Shell command without the URL."""
 
 
@@ -46,7 +48,7 @@ def codes(said: str) -> Counter[str]:
 
 
 @dataclass(frozen=True)
-class Balancer:
+class CreatedBalancer:
     id: str
     vip: str
     pool: str
@@ -54,7 +56,7 @@ class Balancer:
 
 
 @dataclass(frozen=True)
-class Site:
+class LabSite:
     lab: Lab
     service: Service
     cloud: openstack.connection.Connection
@@ -88,13 +90,13 @@ class Site:
     def router(self, name: str, *subnets: str) -> Any:
         router = self.cloud.network.create_router(name=name)
         for subnet in subnets:
-            self.join(router, subnet)
+            self.add_interface(router, subnet)
         return router
 
-    def join(self, router: Any, subnet: str) -> None:
+    def add_interface(self, router: Any, subnet: str) -> None:
         self.cloud.network.add_interface_to_router(router, subnet_id=self.subnet(subnet).id)
 
-    def part(self, router: Any, subnet: str) -> None:
+    def remove_interface(self, router: Any, subnet: str) -> None:
         self.cloud.network.remove_interface_from_router(router, subnet_id=self.subnet(subnet).id)
 
     def subnet(self, name: str) -> Any:
@@ -125,7 +127,7 @@ class Site:
     def settle(self, balancer_id: str) -> None:
         """Wait until the API returns ACTIVE and every chassis has the flows."""
         balancer = self.cloud.load_balancer.get_load_balancer(balancer_id)
-        self.cloud.load_balancer.wait_for_load_balancer(balancer.id, interval=0.05, wait=PATIENCE)
+        self.cloud.load_balancer.wait_for_load_balancer(balancer.id, interval=0.05, wait=ACTIVE_TIMEOUT)
         self.lab.wait_synced()
 
     def await_applied(self) -> None:
@@ -142,7 +144,7 @@ class Site:
     @contextmanager
     def balancer(
         self, subnet: str, members: Sequence[str], *, protocol: str = "TCP", version: int = 4, **pool: Any
-    ) -> Iterator[Balancer]:
+    ) -> Iterator[CreatedBalancer]:
         """A load balancer on port 80 with these members, created in one call and deleted at the end."""
         weights, more = pool.pop("weights", {}), {"additional_vips": pool.pop("additional_vips", [])}
         more |= {name: pool.pop(name) for name in ("vip_address",) if name in pool}
@@ -176,7 +178,9 @@ class Site:
         )
         try:
             self.settle(made.id)
-            yield Balancer(id=made.id, vip=made.vip_address, pool=made.pools[0]["id"], listener=made.listeners[0]["id"])
+            yield CreatedBalancer(
+                id=made.id, vip=made.vip_address, pool=made.pools[0]["id"], listener=made.listeners[0]["id"]
+            )
         finally:
             self.cloud.load_balancer.delete_load_balancer(made.id, cascade=True)
 
@@ -192,11 +196,11 @@ class Site:
             for agent in started.values():
                 agent.stop()
 
-    def set_member(self, balancer: Balancer, name: str, **attributes: Any) -> None:
+    def set_member(self, balancer: CreatedBalancer, name: str, **attributes: Any) -> None:
         self.cloud.load_balancer.update_member(self.member(balancer, name), balancer.pool, **attributes)
         self.settle(balancer.id)
 
-    def member(self, balancer: Balancer, name: str) -> str:
+    def member(self, balancer: CreatedBalancer, name: str) -> str:
         return next(member.id for member in self.cloud.load_balancer.members(balancer.pool, name=name))
 
     def our_rows(self) -> set[str]:
@@ -205,7 +209,7 @@ class Site:
         Groups have no external_ids; all of this lab's are Fairlead's.
         """
         rows = set()
-        for table in MARKED:
+        for table in MARKED_TABLES:
             which = ["find", table, "external_ids:fairlead=fairlead"]
             if table == "Load_Balancer_Group":
                 which = ["list", table]
@@ -214,12 +218,12 @@ class Site:
         return rows
 
 
-def open_site(lab: Lab, **environment: str) -> Site:
+def open_site(lab: Lab, **environment: str) -> LabSite:
     quotas = {"FAIRLEAD_QUOTA_ROUTER": "100"}  # tests that share a lab share its store, and leave routers behind
     service = start(lab.layout, f"127.0.0.1:{free_port()}", {**quotas, **environment})
     cloud = connect(service.url)
-    lead_nobody_out(cloud)
-    return Site(lab=lab, service=service, cloud=cloud, url=service.url)
+    remove_gateways(cloud)
+    return LabSite(lab=lab, service=service, cloud=cloud, url=service.url)
 
 
 def connect(url: str, user: str = "", password: str = "") -> openstack.connection.Connection:
@@ -233,7 +237,7 @@ def connect(url: str, user: str = "", password: str = "") -> openstack.connectio
     )
 
 
-def lead_nobody_out(cloud: openstack.connection.Connection) -> None:
+def remove_gateways(cloud: openstack.connection.Connection) -> None:
     """Remove the gateways of routers that earlier tests left, because a new VIP would use the oldest router."""
     for router in cloud.network.routers():
         if router.external_gateway_info:

@@ -10,7 +10,7 @@ from harness.lab import telling
 
 
 @contextmanager
-def telling_at(lab: Lab, machine: str, ports: Sequence[int], *more: str) -> Iterator[None]:
+def echo_server_at(lab: Lab, machine: str, ports: Sequence[int], *more: str) -> Iterator[None]:
     """Run the server during the context."""
     words = [word for port in ports for word in ("--port", str(port))]
     command = lab.command(machine, [sys.executable, telling.__file__, "--name", machine, *words, *more])

@@ -29,7 +29,7 @@ TLS = 0x20
 COOKIE = "SESSION"
 
 
-async def _greeting(reader: asyncio.StreamReader) -> tuple[dict[str, object], bytes]:
+async def _read_proxy_header(reader: asyncio.StreamReader) -> tuple[dict[str, object], bytes]:
     """Content of a PROXY header, and the first bytes after it."""
     first = await reader.readexactly(1)
     if first == b"P":  # beginning of PROXY; no client here sends POST
@@ -45,11 +45,11 @@ async def _greeting(reader: asyncio.StreamReader) -> tuple[dict[str, object], by
     length = 4 if family >> 4 == 1 else 16
     client, to = (str(ip_address(said[start : start + length])) for start in (0, length))
     port = int.from_bytes(said[2 * length + 2 : 2 * length + 4])
-    tls = TLS in _types(said[2 * length + 4 :])
+    tls = TLS in _tlv_types(said[2 * length + 4 :])
     return {"version": 2, "client": client, "to": [to, port], "tls": tls}, b""
 
 
-def _types(more: bytes) -> Iterator[int]:
+def _tlv_types(more: bytes) -> Iterator[int]:
     """Types of the TLVs after the addresses, each with a length of two bytes and a value."""
     while more:
         yield more[0]
@@ -61,7 +61,7 @@ async def _answer(
 ) -> None:
     """Answer requests on a connection. `requires` demands a PROXY header first."""
     with contextlib.suppress(OSError, asyncio.IncompleteReadError):
-        greeting, first = await _greeting(reader)
+        greeting, first = await _read_proxy_header(reader)
         head = first + await reader.readuntil(b"\r\n\r\n")
         if _count(pods) and (greeting or not requires):
             asked, *lines = head.decode().split("\r\n")
@@ -80,7 +80,7 @@ def _count(pods: Path | None) -> int:
     return int(pods.read_text()) if pods is not None else 1
 
 
-async def _be_healthy(pods: Path | None, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _serve_health_checks(pods: Path | None, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Answer health checks as kube-proxy does (pkg/proxy/healthcheck)."""
     with contextlib.suppress(OSError, asyncio.IncompleteReadError):
         head = await reader.readuntil(b"\r\n\r\n")
@@ -99,7 +99,7 @@ def _write(writer: asyncio.StreamWriter, status: str, body: str, *fields: str) -
 async def _serve(asked: argparse.Namespace) -> None:
     answers = [(port, partial(_answer, asked.name, asked.pods, False)) for port in asked.port]
     answers += [(port, partial(_answer, asked.name, asked.pods, True)) for port in asked.greeted]
-    answers += [(port, partial(_be_healthy, asked.pods)) for port in asked.health]
+    answers += [(port, partial(_serve_health_checks, asked.pods)) for port in asked.health]
     servers = []
     for port, answer in answers:
         listener = socket.create_server(("::", port), family=socket.AF_INET6, backlog=512, dualstack_ipv6=True)

@@ -19,28 +19,28 @@ from threading import Thread
 from time import time
 
 from fairlead.lab import Lab, Traffic
-from fairlead.lab.clients import Garbled, ask_line, classify, open_socket
-from fairlead.lab.records import take_source_ports
+from fairlead.lab.clients import InvalidReply, classify, exchange_line, open_socket
+from fairlead.lab.records import allocate_source_ports
 
-PERIOD = 0.1
+OPEN_INTERVAL = 0.1
 TIMEOUT = 30.0
-MOST = 5000
+MAX_CONNECTIONS = 5000
 """connections per run"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tick:
+class ConnectionResult:
     """A connection: start (Unix time), seconds until the answer, and name of the machine, or "" without an answer."""
 
-    at: float
-    took: float
+    started_at: float
+    seconds: float
     name: str
     source: int
     """Source port; each connection takes the next one."""
     kind: str = ""
 
 
-class Ticker:
+class PeriodicConnections:
     """Client of the program through its pipes. `ticks` grows."""
 
     def __init__(self, process: "Popen[str]", first: int) -> None:
@@ -48,17 +48,17 @@ class Ticker:
         self._process = process
         self._first = first
         self._reading = Thread(target=self._read, daemon=True)
-        self.ticks: list[Tick] = []
+        self.results: list[ConnectionResult] = []
         self._reading.start()
 
     def _read(self) -> None:
         assert self._process.stdout
-        self.ticks.extend(Tick(**json.loads(line)) for line in self._process.stdout)
+        self.results.extend(ConnectionResult(**json.loads(line)) for line in self._process.stdout)
 
-    def has_told_of_all(self, before: float) -> bool:
+    def has_all_results(self, before: float) -> bool:
         """Whether every connection that began before this time has a result."""
-        ticks = list(self.ticks)
-        since = min((tick.source for tick in ticks if tick.at >= before), default=None)
+        ticks = list(self.results)
+        since = min((tick.source for tick in ticks if tick.started_at >= before), default=None)
         return since is not None and sum(tick.source < since for tick in ticks) == since - self._first
 
     def stop(self) -> None:
@@ -69,12 +69,12 @@ class Ticker:
 
 
 @contextmanager
-def ticking(lab: Lab, place: str, address: str, port: int) -> Iterator[Ticker]:
-    first = take_source_ports(lab.layout, place, MOST)
+def periodic_connections(lab: Lab, place: str, address: str, port: int) -> Iterator[PeriodicConnections]:
+    first = allocate_source_ports(lab.layout, place, MAX_CONNECTIONS)
     command = lab.command(place, [sys.executable, __file__, address, str(port), str(first)])
     with Popen(command.argv, env=command.full_environment(), stdin=PIPE, stdout=PIPE, text=True) as process:
         try:
-            yield Ticker(process, first)
+            yield PeriodicConnections(process, first)
         finally:
             process.kill()
 
@@ -84,24 +84,29 @@ async def main(traffic: Traffic, first: int) -> None:
     asyncio.get_running_loop().add_reader(sys.stdin.fileno(), lambda: os.read(0, 1) or ended.set())
     async with asyncio.TaskGroup() as asked:
         for source in count(first):
-            if ended.is_set() or source == first + MOST:
+            if ended.is_set() or source == first + MAX_CONNECTIONS:
                 break
-            asked.create_task(ask(traffic, source))
+            asked.create_task(open_connection(traffic, source))
             with suppress(TimeoutError):
-                async with asyncio.timeout(PERIOD):
+                async with asyncio.timeout(OPEN_INTERVAL):
                     await ended.wait()
 
 
-async def ask(traffic: Traffic, source: int) -> None:
+async def open_connection(traffic: Traffic, source: int) -> None:
     began, name, kind = time(), "", ""
     try:
         async with asyncio.timeout(TIMEOUT):
             with open_socket(traffic, source) as client:
                 await asyncio.get_running_loop().sock_connect(client, (traffic.to, traffic.port))
-                name = await ask_line(b"%d" % source, client)
-    except (OSError, Garbled) as error:
+                name = await exchange_line(b"%d" % source, client)
+    except (OSError, InvalidReply) as error:
         kind = classify(error)
-    print(json.dumps(asdict(Tick(at=began, took=time() - began, name=name, kind=kind, source=source))), flush=True)
+    print(
+        json.dumps(
+            asdict(ConnectionResult(started_at=began, seconds=time() - began, name=name, kind=kind, source=source))
+        ),
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

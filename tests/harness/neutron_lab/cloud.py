@@ -22,20 +22,20 @@ import openstack.config
 import openstack.connection
 
 from fairlead.lab import Lab, Protocol, Traffic, TrafficResult, Workload
-from harness.keystone.cloud import Cloud as Keystone
+from harness.keystone.cloud import KeystoneServer as Keystone
 from harness.keystone.cloud import keystone
-from harness.lab.servers import Server
-from harness.neutron_lab.services import Service, neutron, octavia
+from harness.lab.servers import FairleadProcess
+from harness.neutron_lab.services import OpenStackService, neutron, octavia
 from harness.octavia_plugin.cloud import PASSWORD, fairlead
 from harness.ports import free_port
 
 OPENSTACK = Path(sys.executable).with_name("openstack")
 PORT = 8080
 """Port at which machines answer with their names, over TCP and UDP."""
-GATEWAY = "ovn-cms-options=enable-chassis-as-gw"
+GATEWAY_OPTION = "ovn-cms-options=enable-chassis-as-gw"
 """Option of a chassis that Neutron requires before it schedules a router's gateway there."""
 
-SILENT = "ignore_lsp_down=false"
+PING_ALL_OPTION = "ignore_lsp_down=false"
 """Makes OVN answer ARP and ND only for bound ports.
 
 Neutron's maintenance process sets it too, but only in its first second and if it has its lock by then; otherwise it
@@ -43,18 +43,18 @@ retries after a day.
 """
 
 
-def say_nothing(_: str) -> None:
+def discard_progress(_: str) -> None:
     """Discard progress messages."""
 
 
 @dataclass
-class Cloud:
+class OpenStackOnLab:
     lab: Lab
     folder: Path
     keystone: Keystone
-    neutron: Service
-    octavia: Service
-    server: Server
+    neutron: OpenStackService
+    octavia: OpenStackService
+    server: FairleadProcess
     clouds: str
     running: ExitStack
     """Ends all services."""
@@ -62,7 +62,7 @@ class Cloud:
 
     # clients
 
-    def of(self, user: str) -> openstack.connection.Connection:
+    def connection_of(self, user: str) -> openstack.connection.Connection:
         """openstacksdk as this user, with all endpoints from the catalogue."""
         if user not in self.connections:
             configuration = openstack.config.OpenStackConfig(config_files=[self.clouds]).get_one(user)
@@ -78,7 +78,7 @@ class Cloud:
         assert done.returncode == 0, f"openstack {line}: {done.stderr}"
         return json.loads(done.stdout) if done.stdout.lstrip().startswith(("{", "[")) else done.stdout
 
-    def serve_again(self, **options: str) -> None:
+    def restart_server(self, **options: str) -> None:
         """Kill Fairlead's server, and start another one at the same address with the same store."""
         self.server.kill()
         port, southbound = int(self.server.url.rpartition(":")[2]), {"FAIRLEAD_OVN_SOUTHBOUND": self.lab.southbound}
@@ -88,9 +88,9 @@ class Cloud:
 
     def machine(self, name: str, network: str, chassis: str) -> None:
         """A port of the user Alice, bound to a chassis, and a workload there that answers with its name."""
-        administrator = self.of("admin").network
-        where = self.of("alice").network.find_network(network, ignore_missing=False)
-        port = self.of("alice").network.create_port(name=name, network_id=where.id)
+        administrator = self.connection_of("admin").network
+        where = self.connection_of("alice").network.find_network(network, ignore_missing=False)
+        port = self.connection_of("alice").network.create_port(name=name, network_id=where.id)
         administrator.update_port(
             port.id, binding_host_id=chassis, device_owner="compute:nova", device_id=f"machine-{name}"
         )
@@ -135,26 +135,26 @@ class Cloud:
 
 
 @contextmanager
-def cloud(folder: Path, lab: Lab, say: Callable[[str], None] = say_nothing) -> Iterator[Cloud]:
+def cloud(folder: Path, lab: Lab, say: Callable[[str], None] = discard_progress) -> Iterator[OpenStackOnLab]:
     """Run all services in the context."""
     for node in lab.record.chassis:
-        lab.exec(node.name, ["ovs-vsctl", "set", "Open_vSwitch", ".", f"external_ids:{GATEWAY}"])
-    lab.exec("central", ["ovn-nbctl", "set", "NB_Global", ".", f"options:{SILENT}"])
+        lab.exec(node.name, ["ovs-vsctl", "set", "Open_vSwitch", ".", f"external_ids:{GATEWAY_OPTION}"])
+    lab.exec("central", ["ovn-nbctl", "set", "NB_Global", ".", f"options:{PING_ALL_OPTION}"])
     with ExitStack() as stack:
         identity = stack.enter_context(keystone(folder))
         for service in ("neutron", "octavia"):
-            identity.employ(service)
+            identity.create_service_user(service)
         say(f"Keystone answers on {identity.url}")
         network = stack.enter_context(neutron(folder / "neutron", lab, identity))
         server = stack.enter_context(fairlead(lab, folder, free_port(), FAIRLEAD_OVN_SOUTHBOUND=lab.southbound))
         say(f"Fairlead serves on {server.url}")
         balancing = stack.enter_context(octavia(folder / "octavia", lab, identity, network.url, server.url, PASSWORD))
         with ThreadPoolExecutor() as pool:
-            list(pool.map(Service.await_answer, (network, balancing)))
+            list(pool.map(OpenStackService.await_answer, (network, balancing)))
         say(f"Neutron answers on {network.url}, Octavia on {balancing.url}")
-        made = Cloud(lab, folder, identity, network, balancing, server, identity.clouds(), stack)
+        made = OpenStackOnLab(lab, folder, identity, network, balancing, server, identity.clouds(), stack)
         stack.callback(lambda: [connection.close() for connection in made.connections.values()])
-        _default_rules(made.of("admin"))
+        _default_rules(made.connection_of("admin"))
         yield made
 
 

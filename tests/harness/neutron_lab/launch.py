@@ -16,24 +16,24 @@ from sqlalchemy import create_engine, event, exc
 from sqlalchemy.engine import Engine
 from sqlalchemy.pool import Pool
 
-TURN, PATIENCE = threading.RLock(), 3.0
+TRANSACTION_LOCK, LOCK_TIMEOUT = threading.RLock(), 3.0
 """Lock, and timeout in seconds: a thread with an OVN event reads the database while a transaction waits for it."""
 
 
 @event.listens_for(Engine, "begin")
-def _take_turn(connection: Any) -> None:
+def _acquire_lock(connection: Any) -> None:
     if not connection.info.get("turn"):
-        connection.info["turn"] = TURN.acquire(timeout=PATIENCE)
+        connection.info["turn"] = TRANSACTION_LOCK.acquire(timeout=LOCK_TIMEOUT)
 
 
 @event.listens_for(Pool, "checkin")
-def _give_turn(_: object, record: Any) -> None:
+def _release_lock(_: object, record: Any) -> None:
     if record.info.pop("turn", False):
-        TURN.release()
+        TRANSACTION_LOCK.release()
 
 
 @exc_filters.filters("sqlite", exc.OperationalError, r".*database is locked")
-def _locked(error: Exception, *_: object) -> None:
+def _raise_deadlock(error: Exception, *_: object) -> None:
     raise exception.DBDeadlock(error)
 
 

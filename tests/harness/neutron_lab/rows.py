@@ -15,15 +15,15 @@ from fairlead.lab import Lab
 
 RECORDED = Path(__file__).parents[2] / "neutron_lab" / "northbound.json"
 DATABASE = "OVN_Northbound"
-OTHERS = {"Connection", "SSL"}
+UNCOMPARED_TABLES = {"Connection", "SSL"}
 """Tables about the database server itself."""
-OURS = "fairlead"
+OWNER_KEY = "fairlead"
 Row: TypeAlias = dict[str, Any]
 Rows: TypeAlias = dict[str, dict[str, Row]]
 """Rows by table and UUID."""
 
 
-def recorded() -> Rows:
+def read_recording() -> Rows:
     rows: Rows = {}
     for operation in json.loads(RECORDED.read_text())[1:]:
         rows.setdefault(operation["table"], {})[operation.get("uuid", "")] = operation["row"]
@@ -33,11 +33,11 @@ def recorded() -> Rows:
 def read(lab: Lab) -> Rows:
     """All rows without empty columns, as in the recording."""
     schema = json.loads(lab.exec("central", ["ovsdb-client", "get-schema", lab.northbound, DATABASE]))
-    tables = sorted(set(schema["tables"]) - OTHERS)
+    tables = sorted(set(schema["tables"]) - UNCOMPARED_TABLES)
     request = [DATABASE, *({"op": "select", "table": table, "where": []} for table in tables)]
     answers = json.loads(lab.exec("central", ["ovsdb-client", "transact", lab.northbound, json.dumps(request)]))
     return {
-        table: {row["_uuid"][1]: _told(row) for row in answer["rows"]}
+        table: {row["_uuid"][1]: _non_empty_columns(row) for row in answer["rows"]}
         for table, answer in zip(tables, answers, strict=True)
         if answer["rows"]
     }
@@ -45,7 +45,7 @@ def read(lab: Lab) -> Rows:
 
 def shape(rows: Rows) -> dict[str, set[str]]:
     """Non-empty columns of each table, and the keys of its maps."""
-    return {table: {word for row in each.values() for word in _words(row)} for table, each in rows.items()}
+    return {table: {word for row in each.values() for word in _columns_and_keys(row)} for table, each in rows.items()}
 
 
 def without_ours(rows: Rows) -> Rows:
@@ -62,11 +62,13 @@ def without(rows: Rows, gone: set[str]) -> Rows:
     return {
         table: left
         for table, each in rows.items()
-        if (left := {identity: _less(row, gone) for identity, row in each.items() if identity not in gone})
+        if (
+            left := {identity: _without_references(row, gone) for identity, row in each.items() if identity not in gone}
+        )
     }
 
 
-def of_neutron(lab: Lab) -> Rows:
+def read_neutron_rows(lab: Lab) -> Rows:
     """Current rows of Neutron, without values that change by themselves."""
     return without_revisions(without_ours(read(lab)))
 
@@ -75,13 +77,14 @@ def without_revisions(rows: Rows) -> Rows:
     """Rows without revision numbers. Neutron's maintenance process updates them minutes after a change."""
     return {
         table: {
-            identity: {column: _uncounted(value) for column, value in row.items()} for identity, row in each.items()
+            identity: {column: _without_revision(value) for column, value in row.items()}
+            for identity, row in each.items()
         }
         for table, each in rows.items()
     }
 
 
-def _uncounted(value: Any) -> Any:
+def _without_revision(value: Any) -> Any:
     if not (isinstance(value, list) and value[0] == "map"):
         return value
     return ["map", [pair for pair in value[1] if pair[0] != "neutron:revision_number"]]
@@ -101,10 +104,10 @@ def differences(before: Rows, after: Rows) -> list[str]:
 
 def _is_ours(row: Row) -> bool:
     """Whether the row has Fairlead's mark, by which the driver finds it after a restart. Groups have only a name."""
-    return OURS in _mapping(row.get("external_ids")) or str(row.get("name", "")).startswith(f"{OURS},")
+    return OWNER_KEY in _mapping(row.get("external_ids")) or str(row.get("name", "")).startswith(f"{OWNER_KEY},")
 
 
-def _less(row: Row, gone: set[str]) -> Row:
+def _without_references(row: Row, gone: set[str]) -> Row:
     left = {column: _without(value, gone) for column, value in row.items()}
     return {column: value for column, value in left.items() if not _is_nothing(value)}
 
@@ -118,7 +121,7 @@ def _without(value: Any, gone: set[str]) -> Any:
     return left[0] if len(left) == 1 else ["set", left]
 
 
-def _told(row: Row) -> Row:
+def _non_empty_columns(row: Row) -> Row:
     return {column: value for column, value in sorted(row.items()) if column[0] != "_" and not _is_nothing(value)}
 
 
@@ -126,7 +129,7 @@ def _is_nothing(value: Any) -> bool:
     return value in (["set", []], ["map", []], "", False, 0)
 
 
-def _words(row: Row) -> Iterable[str]:
+def _columns_and_keys(row: Row) -> Iterable[str]:
     for column, value in row.items():
         yield column
         yield from (f"{column}:{key}" for key in _mapping(value))

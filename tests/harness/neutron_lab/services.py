@@ -14,7 +14,7 @@ import httpx
 
 from fairlead.lab import Lab
 from fairlead.lab.layout import PHYSICAL_NETWORK
-from harness.keystone.cloud import REGION, Cloud, password_of
+from harness.keystone.cloud import REGION, KeystoneServer, password_of
 from harness.ports import free_port
 from harness.waiting import wait_until
 
@@ -101,7 +101,7 @@ network_driver = fairlead_network_driver
 
 
 @dataclass
-class Service:
+class OpenStackService:
     """The processes of one service, each with its children in a process group."""
 
     folder: Path
@@ -143,7 +143,7 @@ class Service:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
-    def end(self) -> None:
+    def stop_all(self) -> None:
         for name in list(self.processes):
             self.kill(name)
 
@@ -161,7 +161,7 @@ def missing() -> list[Path]:
 
 
 @contextmanager
-def neutron(folder: Path, lab: Lab, keystone: Cloud) -> Iterator[Service]:
+def neutron(folder: Path, lab: Lab, keystone: KeystoneServer) -> Iterator[OpenStackService]:
     """Start Neutron's API and maintenance process. `await_answer` waits for the API, and `sync` can be run."""
     folder.mkdir()
     shutil.copy(NEUTRON / "empty" / "neutron.db", folder)
@@ -171,7 +171,7 @@ def neutron(folder: Path, lab: Lab, keystone: Cloud) -> Iterator[Service]:
         physical=PHYSICAL_NETWORK,
         northbound=lab.northbound,
         southbound=lab.southbound,
-        trust=_trust(keystone, "neutron"),
+        trust=_keystone_options(keystone, "neutron"),
     )
     (folder / "neutron.conf").write_text(conf)
     port = free_port()
@@ -188,8 +188,10 @@ def neutron(folder: Path, lab: Lab, keystone: Cloud) -> Iterator[Service]:
         "OS_NEUTRON_CONFIG_DIR": str(folder),
         "OS_NEUTRON_CONFIG_FILES": "neutron.conf",
     }
-    keystone.enter("network", f"http://127.0.0.1:{port}")
-    yield from _serving(Service(folder, f"http://127.0.0.1:{port}", environment, commands), "api", "maintenance")
+    keystone.add_to_catalogue("network", f"http://127.0.0.1:{port}")
+    yield from _run_service(
+        OpenStackService(folder, f"http://127.0.0.1:{port}", environment, commands), "api", "maintenance"
+    )
 
 
 class HasDatabases(Protocol):
@@ -203,16 +205,22 @@ class HasDatabases(Protocol):
 
 @contextmanager
 def octavia(
-    folder: Path, ovn: HasDatabases, keystone: Cloud, neutron: str, fairlead: str, password: str, more: str = ""
-) -> Iterator[Service]:
+    folder: Path,
+    ovn: HasDatabases,
+    keystone: KeystoneServer,
+    neutron: str,
+    fairlead: str,
+    password: str,
+    more: str = "",
+) -> Iterator[OpenStackService]:
     """Start Octavia's API and driver-agent, with the stock provider `ovn` too. `more` is appended to octavia.conf."""
     folder.mkdir()
     port = free_port()
     conf = OCTAVIA_CONF.format(
         port=port,
         folder=folder,
-        trust=_trust(keystone, "octavia"),
-        account=_account(keystone, "octavia"),
+        trust=_keystone_options(keystone, "octavia"),
+        account=_account_options(keystone, "octavia"),
         neutron=neutron,
         fairlead=fairlead,
         password=password,
@@ -224,23 +232,23 @@ def octavia(
     configured = ["--config-file", folder / "octavia.conf"]
     commands = {what: [*launch, what, *configured] for what in ("database", "api", "agent")}
     commands["adopt"] = [*launch, "fairlead", "octavia", "adopt", *configured]
-    keystone.enter("load-balancer", f"http://127.0.0.1:{port}")
+    keystone.add_to_catalogue("load-balancer", f"http://127.0.0.1:{port}")
     environment = {"OCTAVIA_SOCKETS": str(folder), "OCTAVIA_IS_BUSY": "1"}  # API and agent write concurrently
-    service = Service(folder, f"http://127.0.0.1:{port}", environment, commands)
+    service = OpenStackService(folder, f"http://127.0.0.1:{port}", environment, commands)
     service.run("database")
-    yield from _serving(service, "agent", "api")
+    yield from _run_service(service, "agent", "api")
 
 
-def _serving(service: Service, *names: str) -> Iterator[Service]:
+def _run_service(service: OpenStackService, *names: str) -> Iterator[OpenStackService]:
     try:
         for name in names:
             service.start(name)
         yield service
     finally:
-        service.end()
+        service.stop_all()
 
 
-def _account(keystone: Cloud, user: str) -> str:
+def _account_options(keystone: KeystoneServer, user: str) -> str:
     return f"""auth_type = password
 auth_url = {keystone.url}
 username = {user}
@@ -251,8 +259,8 @@ project_domain_id = default
 region_name = {REGION}"""
 
 
-def _trust(keystone: Cloud, user: str) -> str:
+def _keystone_options(keystone: KeystoneServer, user: str) -> str:
     return f"""[keystone_authtoken]
 www_authenticate_uri = {keystone.url}
 service_token_roles_required = true
-{_account(keystone, user)}"""
+{_account_options(keystone, user)}"""

@@ -20,7 +20,7 @@ import httpx
 import pytest
 
 from harness.fuzz.machine import SCHEMA, SERVER
-from harness.lab.servers import Northbound, Server, serving
+from harness.lab.servers import FairleadProcess, HasNorthbound, serving
 from harness.ports import free_port
 from harness.waiting import wait_equal, wait_until
 
@@ -28,7 +28,7 @@ OCTAVIA = Path(__file__).parents[3] / ".venv-octavia" / "bin" / "python"
 LAUNCH = Path(__file__).with_name("launch.py")
 PROJECT = "a" * 32
 USER, PASSWORD = "octavia", "secret"
-PATIENCE = 4
+REQUEST_TIMEOUT = 4
 """Seconds after which the agent treats a request as lost.
 
 Each test lets Octavia become idle first, so no request of a slow machine takes that long.
@@ -39,7 +39,7 @@ AGENT_CONF = """
 connection = sqlite:///{folder}/octavia.db?timeout=5
 """
 """Configuration of the agent: its commit may be the first, and all others wait until it gives up."""
-SETTLED = 300.0  # seconds; a loaded machine takes a minute to start an agent
+SETTLE_TIMEOUT = 300.0  # seconds; a loaded machine takes a minute to start an agent
 CONF = """
 [DEFAULT]
 transport_url = fake://
@@ -77,7 +77,7 @@ patience = {patience}
 statistics_interval = 5
 """
 PROVIDERS = "fairlead:Fairlead"
-STOCK = "fairlead:Fairlead,ovn:OVN"
+STOCK_PROVIDERS = "fairlead:Fairlead,ovn:OVN"
 STOCK_CONF = """
 [ovn]
 ovn_nb_connection = unix:{folder}/nb.sock
@@ -94,7 +94,7 @@ clouds:
 """
 
 
-class Database:
+class NorthboundDatabase:
     """A real ovsdb-server with OVN's Northbound database."""
 
     def __init__(self, folder: Path) -> None:
@@ -124,61 +124,61 @@ class Database:
         return process
 
 
-class Gone(AssertionError):
+class ObjectGone(AssertionError):
     """Raised if an object does not exist."""
 
 
 def content_of(answer: httpx.Response) -> Any:
     """Body of a response. Raises Gone."""
     if answer.status_code == 404:
-        raise Gone(answer.text)
+        raise ObjectGone(answer.text)
     assert answer.status_code < 300, answer.text
     return answer.json() if answer.content else None
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Statuses:
+class StatusPair:
     """Provisioning and operating status of each object, by id."""
 
     octavia: dict[str, tuple[str, str]] | None
     fairlead: dict[str, tuple[str, str]]
 
-    def agree(self) -> bool:
+    def is_consistent(self) -> bool:
         """Whether both have the same statuses and none is pending."""
         return self.octavia == self.fairlead and not any(
             provisioning.startswith("PENDING") for provisioning, _ in self.fairlead.values()
         )
 
 
-class Agreement:
+class StatusComparison:
     """Comparison of Octavia's statuses with Fairlead's."""
 
-    fairlead: Server
+    fairlead: FairleadProcess
 
-    def ask(self, method: str, path: str, body: object = None) -> Any:
+    def request(self, method: str, path: str, body: object = None) -> Any:
         """Response of Octavia's API. Raises Gone."""
         raise NotImplementedError
 
     def log(self, name: str) -> str:
         raise NotImplementedError
 
-    def everything(self) -> dict[str, tuple[str, str]]:
+    def octavia_statuses(self) -> dict[str, tuple[str, str]]:
         """Provisioning and operating status of all of Octavia's objects, by id."""
         balancers, listeners, pools, monitors = (
-            self.ask("GET", plural)[plural] for plural in ("loadbalancers", "listeners", "pools", "healthmonitors")
+            self.request("GET", plural)[plural] for plural in ("loadbalancers", "listeners", "pools", "healthmonitors")
         )
-        members = [each for pool in pools for each in self.ask("GET", f"pools/{pool['id']}/members")["members"]]
+        members = [each for pool in pools for each in self.request("GET", f"pools/{pool['id']}/members")["members"]]
         every = (*balancers, *listeners, *pools, *monitors, *members)
         return {each["id"]: (each["provisioning_status"], each["operating_status"]) for each in every}
 
-    def _at_one_moment(self) -> dict[str, tuple[str, str]] | None:
+    def _read_consistently(self) -> dict[str, tuple[str, str]] | None:
         """All statuses, or None if an object was deleted between two requests."""
         try:
-            return self.everything()
-        except Gone:
+            return self.octavia_statuses()
+        except ObjectGone:
             return None
 
-    def truth(self) -> dict[str, tuple[str, str]]:
+    def fairlead_statuses(self) -> dict[str, tuple[str, str]]:
         """Provisioning and operating status of all of Fairlead's objects, by id."""
         page = self.fairlead.client.get("/plugin/statuses").json()
         assert page["next"] is None
@@ -189,24 +189,26 @@ class Agreement:
             for each in (balancer, *(part for kind in kinds for part in balancer[kind]))
         }
 
-    def _statuses(self) -> _Statuses:
-        return _Statuses(octavia=self._at_one_moment(), fairlead=self.truth())
+    def _statuses(self) -> StatusPair:
+        return StatusPair(octavia=self._read_consistently(), fairlead=self.fairlead_statuses())
 
-    def settle(self, seconds: float = SETTLED) -> dict[str, tuple[str, str]]:
+    def settle(self, seconds: float = SETTLE_TIMEOUT) -> dict[str, tuple[str, str]]:
         """Wait until nothing is pending and Octavia's statuses equal Fairlead's, and return them."""
         try:
-            return wait_until(self._statuses, "both to agree", is_enough=_Statuses.agree, seconds=seconds).fairlead
+            return wait_until(
+                self._statuses, "both to agree", is_enough=StatusPair.is_consistent, seconds=seconds
+            ).fairlead
         except AssertionError as error:
             error.add_note(self.log("agent"))
             raise
 
 
 @dataclass
-class Cloud(Agreement):
+class OctaviaCloud(StatusComparison):
     stack: ExitStack
     folder: Path
-    database: Database
-    fairlead: Server
+    database: NorthboundDatabase
+    fairlead: FairleadProcess
     octavia: httpx.Client
     environment: dict[str, str]
     processes: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
@@ -220,7 +222,7 @@ class Cloud(Agreement):
                 command, stdout=log, stderr=log, env=self.environment, start_new_session=True
             )
         if name == "api":
-            wait_equal(self._status, 200, retry=(httpx.TransportError,), seconds=SETTLED)
+            wait_equal(self._status, 200, retry=(httpx.TransportError,), seconds=SETTLE_TIMEOUT)
 
     def _files(self, *more: str) -> list[str]:
         return [word for name in ("octavia.conf", *more) for word in ("--config-file", str(self.folder / name))]
@@ -253,14 +255,14 @@ class Cloud(Agreement):
         self.fairlead = self.stack.enter_context(fairlead(self.database, self.folder, port or 0))
 
     @contextmanager
-    def nothing_committed(self) -> Iterator[None]:
+    def block_commits(self) -> Iterator[None]:
         """Block Octavia's commits: SQLite delays a commit while a reader is in a transaction."""
         with closing(sqlite3.connect(self.folder / "octavia.db", isolation_level=None)) as reader:
             reader.execute("BEGIN")
             reader.execute("SELECT id FROM load_balancer").fetchall()
             yield
 
-    def ask(self, method: str, path: str, body: object = None) -> Any:
+    def request(self, method: str, path: str, body: object = None) -> Any:
         return content_of(self.octavia.request(method, f"/v2/lbaas/{path}", json=body))
 
     def log(self, name: str) -> str:
@@ -279,8 +281,8 @@ def is_agent(pid: int, group: int) -> bool:
 
 
 @contextmanager
-def northbound(folder: Path) -> Iterator[Database]:
-    database = Database(folder)
+def northbound(folder: Path) -> Iterator[NorthboundDatabase]:
+    database = NorthboundDatabase(folder)
     try:
         yield database
     finally:
@@ -288,7 +290,7 @@ def northbound(folder: Path) -> Iterator[Database]:
 
 
 @contextmanager
-def fairlead(database: Northbound, folder: Path, port: int, **options: str) -> Iterator[Server]:
+def fairlead(database: HasNorthbound, folder: Path, port: int, **options: str) -> Iterator[FairleadProcess]:
     users = folder / "users"
     users.write_text(f"{USER}:{bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(4)).decode()}:{PROJECT}:admin\n")
     users.chmod(0o600)
@@ -308,7 +310,7 @@ def missing() -> str:
 
 
 @contextmanager
-def cloud(folder: Path, *, providers: str = PROVIDERS, more: str = "") -> Iterator[Cloud]:
+def cloud(folder: Path, *, providers: str = PROVIDERS, more: str = "") -> Iterator[OctaviaCloud]:
     """Run everything. `more` is appended to Octavia's configuration."""
     with ExitStack() as stack:
         database = stack.enter_context(northbound(folder))
@@ -316,7 +318,7 @@ def cloud(folder: Path, *, providers: str = PROVIDERS, more: str = "") -> Iterat
         port = free_port()
         said = {"user": USER, "password": PASSWORD, "url": server.url, "port": port, "folder": folder}
         written = (CONF + more).format(
-            patience=PATIENCE, providers=providers, database_timeout=DATABASE_TIMEOUT, **said
+            patience=REQUEST_TIMEOUT, providers=providers, database_timeout=DATABASE_TIMEOUT, **said
         )
         (folder / "octavia.conf").write_text(written)
         (folder / "agent.conf").write_text(AGENT_CONF.format(folder=folder))
@@ -329,8 +331,8 @@ def cloud(folder: Path, *, providers: str = PROVIDERS, more: str = "") -> Iterat
         }
         command = [OCTAVIA, LAUNCH, "database", "--config-file", folder / "octavia.conf"]
         subprocess.run(command, check=True, env=environment, capture_output=True)
-        client = stack.enter_context(httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=SETTLED))
-        made = Cloud(stack, folder, database, server, client, environment)
+        client = stack.enter_context(httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=SETTLE_TIMEOUT))
+        made = OctaviaCloud(stack, folder, database, server, client, environment)
         stack.callback(lambda: [made.kill(name) for name in list(made.processes)])
         made.start("agent")
         made.start("api")
@@ -338,7 +340,7 @@ def cloud(folder: Path, *, providers: str = PROVIDERS, more: str = "") -> Iterat
 
 
 @contextmanager
-def made_place(folders: pytest.TempPathFactory) -> Iterator[Cloud]:
+def cloud_or_skip(folders: pytest.TempPathFactory) -> Iterator[OctaviaCloud]:
     """Run everything, or skip the test if a program is missing."""
     if what := missing():
         reason = f"needs {what} (scripts/setup lab)"

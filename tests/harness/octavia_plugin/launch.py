@@ -24,7 +24,7 @@ from octavia_lib.api.drivers.driver_lib import DriverLibrary
 from oslo_config import cfg
 
 config.cfg.CONF.set_default("pool_timeout", None, "database")
-BUSY = 60.0
+BUSY_TIMEOUT = 60.0
 """Seconds for which a request is repeated."""
 if "OCTAVIA_SOCKETS" in os.environ:
     names = ("status", "stats", "get")
@@ -68,7 +68,7 @@ def _add_deleted(session: Any, models: Any) -> None:
     session.add(models.AvailabilityZone(availability_zone_profile_id=nobody, name=nobody, enabled=False))
 
 
-class Server(ThreadingMixIn, WSGIServer):
+class ThreadingWsgiServer(ThreadingMixIn, WSGIServer):
     daemon_threads = True
 
 
@@ -76,7 +76,7 @@ def api() -> None:
     from octavia.api import app
 
     made, project = app.setup_app(argv=sys.argv), os.environ.get("OCTAVIA_PROJECT")
-    ask = asked_again(made) if "OCTAVIA_IS_BUSY" in os.environ else made
+    ask = retrying(made) if "OCTAVIA_IS_BUSY" in os.environ else made
 
     def of_project(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
         if project:
@@ -84,10 +84,10 @@ def api() -> None:
         return ask(environ, start)  # type: ignore[no-any-return]
 
     settings = cfg.CONF.api_settings
-    make_server(settings.bind_host, settings.bind_port, of_project, Server).serve_forever()
+    make_server(settings.bind_host, settings.bind_port, of_project, ThreadingWsgiServer).serve_forever()
 
 
-def asked_again(made: Any) -> Callable[..., Iterable[bytes]]:
+def retrying(made: Any) -> Callable[..., Iterable[bytes]]:
     """The API for concurrent writers: repeats requests that SQLite rejects.
 
     Where MySQL makes one transaction wait for another, SQLite immediately rejects a transaction that reads before it
@@ -97,7 +97,7 @@ def asked_again(made: Any) -> Callable[..., Iterable[bytes]]:
     def ask(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
         length = int(environ.get("CONTENT_LENGTH") or 0)
         body = environ["wsgi.input"].read(length) if length else b""
-        until = monotonic() + BUSY
+        until = monotonic() + BUSY_TIMEOUT
         while True:
             said: list[Any] = []
             answer = made({**environ, "wsgi.input": BytesIO(body)}, lambda *words, said=said: said.extend(words))

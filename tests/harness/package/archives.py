@@ -20,7 +20,7 @@ NOT_SOURCE = shutil.ignore_patterns(".*", "*.egg-info", "__pycache__", "build", 
 COMMAND_TIMEOUT = 600.0  # seconds; a registry may be far away
 
 
-def done(words: Sequence[str | Path], **options: object) -> str:
+def run_ok(words: Sequence[str | Path], **options: object) -> str:
     """Output of a command that must succeed."""
     ended = subprocess.run(words, capture_output=True, text=True, check=False, timeout=COMMAND_TIMEOUT, **options)  # type: ignore[call-overload]
     assert ended.returncode == 0, f"{words}: {ended.stdout[-3000:]}{ended.stderr[-3000:]}"
@@ -36,7 +36,7 @@ class Archives:
 def build(folder: Path) -> Archives:
     """Build the wheel from the source archive, so the wheel lacks any file that the source archive lacks."""
     shutil.copytree(ROOT, folder / "tree", ignore=NOT_SOURCE)
-    done([sys.executable, "-m", "build", "--outdir", folder, folder / "tree"])
+    run_ok([sys.executable, "-m", "build", "--outdir", folder, folder / "tree"])
     shutil.rmtree(folder / "tree")
     [wheel], [source] = folder.glob("*.whl"), folder.glob("*.tar.gz")
     return Archives(wheel, source)
@@ -46,7 +46,7 @@ def build(folder: Path) -> Archives:
 def index_of(archives: Archives, folder: Path) -> Iterator[str]:
     """URL of a simple index (PEP 503) with the package, its requirements, and its build tools."""
     needs = [f"{archives.wheel}[etcd]", "pip", "setuptools", "wheel"]
-    done([sys.executable, "-m", "pip", "wheel", "-q", "-w", folder / "all", "-c", ROOT / "constraints.txt", *needs])
+    run_ok([sys.executable, "-m", "pip", "wheel", "-q", "-w", folder / "all", "-c", ROOT / "constraints.txt", *needs])
     for archive in list((folder / "all").iterdir()):
         name = archive.name.split("-")[0].replace("_", "-").replace(".", "-").lower()
         (folder / "simple" / name).mkdir(parents=True, exist_ok=True)
@@ -67,7 +67,7 @@ class _Quiet(SimpleHTTPRequestHandler):
         """Suppress log lines in the output of the tests."""
 
 
-def newcomer(index: str) -> dict[str, str]:
+def pip_environment(index: str) -> dict[str, str]:
     """Environment of a user whose pip is configured for this index alone."""
     mine = {name: text for name, text in os.environ.items() if not name.startswith(("PIP_", "PYTHON", "FAIRLEAD_"))}
     return {**mine, "PIP_INDEX_URL": index, "PIP_CONFIG_FILE": os.devnull, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}

@@ -12,14 +12,14 @@ from contextlib import suppress
 from pathlib import Path
 
 import fairlead
-from harness.package.archives import COMMAND_TIMEOUT, ROOT, done
+from harness.package.archives import COMMAND_TIMEOUT, ROOT, run_ok
 from harness.waiting import wait_until
 
 SOURCE, PACKAGES, PYTHON = "/opt/fairlead/source", "/opt/fairlead/packages", "/opt/python"
 """Folders of a host: the product, its requirements, and a Python other than the system's."""
 SYSTEM = (Path("/usr"), Path("/usr/local"))
 """Prefixes of the system's Python, which every host has anyway."""
-BEGIN = """
+SETUP_SCRIPT = """
 set -e
 umask 022
 base=$1 name=$2 python=$3 program=$4
@@ -44,7 +44,7 @@ Arguments: the folder of the host, its name, its Python, and the program of its 
 this machine and its path in the host. A bind mount is readable to every user of the host, wherever the folder is here:
 a checkout or a Python may be below /tmp, which the host hides, or below a private home directory.
 """
-REAP = """
+REAPER_PROGRAM = """
 import os, signal
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
 print("begun", flush=True)
@@ -74,13 +74,13 @@ def _folders() -> Mapping[Path, str]:
     return needed if prefix in SYSTEM else {**needed, prefix: PYTHON}
 
 
-class Host:
+class PackageHost:
     def __init__(self, name: str, folder: Path) -> None:
         self.name = name
         folders = [word for here, there in _folders().items() for word in (str(here), there)]
-        words = [str(folder / name), name, str(_interpreter()), REAP, *folders]
+        words = [str(folder / name), name, str(_interpreter()), REAPER_PROGRAM, *folders]
         apart = ("unshare", "--mount", "--net", "--pid", "--uts", "--ipc", "--fork", "--kill-child")
-        self._outer = subprocess.Popen([*apart, "sh", "-c", BEGIN, "-", *words], stdout=subprocess.PIPE, cwd="/")
+        self._outer = subprocess.Popen([*apart, "sh", "-c", SETUP_SCRIPT, "-", *words], stdout=subprocess.PIPE, cwd="/")
         assert self._outer.stdout is not None
         assert self._outer.stdout.readline() == b"begun\n"
         outer = self._outer.pid
@@ -101,7 +101,7 @@ class Host:
             "/",
         ]
 
-    def sh(self, script: str) -> str:
+    def run_script(self, script: str) -> str:
         """Output of a script; each of its commands must succeed."""
         environment = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root"}
         ended = subprocess.run(
@@ -119,7 +119,7 @@ class Host:
         words = [*self._inside(), "sh", "-c", "tail -n 15 /var/log/unit-*.log /var/log/ovn/*.log"]
         return subprocess.run(words, capture_output=True, text=True, check=False).stdout[-12000:]
 
-    def put(self, path: str, text: str, mode: int) -> None:
+    def write_file(self, path: str, text: str, mode: int) -> None:
         words = [*self._inside(), "sh", "-c", f"mkdir -p $(dirname {path}) && cat > {path} && chmod {mode:o} {path}"]
         subprocess.run(words, input=text, text=True, check=True)
 
@@ -132,12 +132,12 @@ class Host:
     def install(self) -> None:
         """Install the files that a package would, with a replacement of systemctl."""
         python = _interpreter()
-        self.put("/usr/bin/fairlead", FAIRLEAD.format(python=python), 0o755)
-        self.put(SYSTEMCTL, Path(__file__).with_name("systemctl.py").read_text(), 0o644)
-        self.put("/usr/local/sbin/systemctl", f'#!/bin/sh\nexec {python} {SYSTEMCTL} "$@"\n', 0o755)
+        self.write_file("/usr/bin/fairlead", FAIRLEAD.format(python=python), 0o755)
+        self.write_file(SYSTEMCTL, Path(__file__).with_name("systemctl.py").read_text(), 0o644)
+        self.write_file("/usr/local/sbin/systemctl", f'#!/bin/sh\nexec {python} {SYSTEMCTL} "$@"\n', 0o755)
         self.copy(ROOT / "packaging" / "systemd", "/opt/fairlead/share/fairlead/systemd")
 
-    def end(self) -> None:
+    def stop(self) -> None:
         with suppress(ProcessLookupError):
             os.kill(self.pid, 9)
         self._outer.wait()
@@ -145,7 +145,7 @@ class Host:
             self._outer.stdout.close()
 
 
-class Wire:
+class HostNetwork:
     """The hosts' common network, in a network namespace of its own, with the operator in it."""
 
     def __init__(self, address: str) -> None:
@@ -161,19 +161,19 @@ class Wire:
         self._ip("link", "set", "wire", "up")
 
     def _ip(self, *words: str) -> None:
-        done([*self.inside, "ip", *words])
+        run_ok([*self.inside, "ip", *words])
 
-    def plug(self, host: Host, address: str) -> None:
+    def plug(self, host: PackageHost, address: str) -> None:
         """Plug in a host. The interface disappears with the host."""
         with suppress(AssertionError):
             self._ip("link", "delete", host.name)
         self._ip("link", "add", host.name, "type", "veth", "peer", "name", "eth0", "netns", str(host.pid))
         self._ip("link", "set", host.name, "master", "wire", "up")
-        host.sh(f"ip address add {address} dev eth0 nodad; ip link set eth0 up")
+        host.run_script(f"ip address add {address} dev eth0 nodad; ip link set eth0 up")
 
-    def sh(self, script: str, folder: Path) -> str:
-        return done([*self.inside, "sh", "-e", "-c", script], cwd=folder)
+    def run_script(self, script: str, folder: Path) -> str:
+        return run_ok([*self.inside, "sh", "-e", "-c", script], cwd=folder)
 
-    def end(self) -> None:
+    def stop(self) -> None:
         self._process.kill()
         self._process.wait()

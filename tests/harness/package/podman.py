@@ -12,12 +12,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from harness.package.archives import done
+from harness.package.archives import run_ok
 from harness.waiting import DEADLINE
 
 LIMITS = ("--ulimit=nofile=4096:4096", "--ulimit=nproc=1024:1024")
 """Limits that need no privilege."""
-APART = (
+MOUNT_WRAPPER = (
     "unshare",
     "--mount",
     "sh",
@@ -34,7 +34,7 @@ class Podman:
         (folder / "config").mkdir(parents=True)
         (folder / "config" / "policy.json").write_text('{"default": [{"type": "insecureAcceptAnything"}]}')
 
-    def _words(self, *words: str | Path) -> list[str]:
+    def _command(self, *words: str | Path) -> list[str]:
         options = (
             f"--root={self._folder}/storage",
             f"--runroot={self._folder}/run",
@@ -43,15 +43,15 @@ class Podman:
             "--cgroup-manager=cgroupfs",
             "--events-backend=none",
         )
-        return [*APART, "podman", *options, *map(str, words)]
+        return [*MOUNT_WRAPPER, "podman", *options, *map(str, words)]
 
     def __call__(self, *words: str | Path) -> str:
-        return done(self._words(*words))
+        return run_ok(self._command(*words))
 
-    def offer(self, tree: Path, name: str) -> None:
+    def import_image(self, tree: Path, name: str) -> None:
         """Import a folder as the image that a registry would have under this name."""
         archive = self._folder / "tree.tar"
-        done(["tar", "-C", tree, "-cf", archive, "."])
+        run_ok(["tar", "-C", tree, "-cf", archive, "."])
         self("import", archive, name)
         archive.unlink()
 
@@ -68,7 +68,7 @@ class Podman:
     @contextmanager
     def running(self, image: str, log: Path, *options: str) -> "Iterator[subprocess.Popen[bytes]]":
         """Run a container in the foreground, and end it with the context."""
-        words = self._words("run", "--rm", "--network=host", "--cgroups=disabled", *LIMITS, *options, image)
+        words = self._command("run", "--rm", "--network=host", "--cgroups=disabled", *LIMITS, *options, image)
         with log.open("wb") as stream:
             process = subprocess.Popen(words, stdout=stream, stderr=stream, env=dict(os.environ))
         try:
@@ -85,9 +85,9 @@ class Podman:
 
     def health(self, container: str) -> int:
         """Exit code of the container's health check."""
-        words = self._words("exec", container, "fairlead", "alive")
+        words = self._command("exec", container, "fairlead", "alive")
         return subprocess.run(words, capture_output=True, check=False).returncode
 
     def remove(self) -> None:
-        subprocess.run(self._words("rmi", "--all", "--force"), capture_output=True, check=False)
+        subprocess.run(self._command("rmi", "--all", "--force"), capture_output=True, check=False)
         shutil.rmtree(self._folder, ignore_errors=True)

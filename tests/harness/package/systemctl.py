@@ -16,8 +16,8 @@ from pathlib import Path
 PLACES = (Path("/etc/systemd/system"), Path("/usr/lib/systemd/system"))
 RUNNING = Path("/run/units")
 FOLDERS = {"StateDirectory": "/var/lib", "RuntimeDirectory": "/run", "LogsDirectory": "/var/log"}
-PATIENCE = 60.0
-LOOK = 0.05
+NOTIFY_TIMEOUT = 60.0
+POLL_INTERVAL = 0.05
 
 
 class Unit:
@@ -25,11 +25,11 @@ class Unit:
         self.name = name.removesuffix(".service")
         paths = [folder / f"{self.name}.service" for folder in PLACES]
         lines = next(path for path in paths if path.exists()).read_text().replace("\\\n", " ").splitlines()
-        self._said = [tuple(line.split("=", 1)) for line in lines if "=" in line and not line.startswith("#")]
+        self._options = [tuple(line.split("=", 1)) for line in lines if "=" in line and not line.startswith("#")]
         self._pid = RUNNING / self.name
 
     def _all(self, name: str) -> list[str]:
-        return [text for key, text in self._said if key == name and text]
+        return [text for key, text in self._options if key == name and text]
 
     def _one(self, name: str, default: str = "") -> str:
         return next(iter(self._all(name)), default)
@@ -45,7 +45,7 @@ class Unit:
                 found |= dict(word.split("=", 1) for word in read)
         return found
 
-    def _words(self, command: str, environment: dict[str, str]) -> Iterator[str]:
+    def _expand_command(self, command: str, environment: dict[str, str]) -> Iterator[str]:
         """Words of a command. `$NAME` expands to any number of words (systemd.service(5))."""
         for word in shlex.split(command.lstrip("-@:+!")):
             if word.startswith("$"):
@@ -57,7 +57,7 @@ class Unit:
         environment, user = self._environment(), self._one("User")
         as_user = ["setpriv", f"--reuid={user}", f"--regid={self._one('Group', user)}", "--init-groups"] if user else []
         log = Path("/var/log", f"unit-{self.name}.log").open("ab")  # noqa: SIM115 - the process has it
-        words = [*as_user, *self._words(command, environment)]
+        words = [*as_user, *self._expand_command(command, environment)]
         process = subprocess.Popen(
             words, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
         )
@@ -94,14 +94,14 @@ class Unit:
             return
         if self._all("ExecStop"):
             self._run(self._one("ExecStop"), wait=True)
-        pid, until = int(self._pid.read_text()), time.monotonic() + PATIENCE
+        pid, until = int(self._pid.read_text()), time.monotonic() + NOTIFY_TIMEOUT
         while Path("/proc", str(pid)).exists() and self._one("Type") != "oneshot":
             number = signal.SIGTERM if time.monotonic() < until else signal.SIGKILL
             try:
                 os.kill(pid, number)
             except ProcessLookupError:
                 break
-            time.sleep(LOOK)
+            time.sleep(POLL_INTERVAL)
         self._pid.unlink()
 
 

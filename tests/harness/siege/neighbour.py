@@ -20,16 +20,16 @@ from fairlead.model.documents.agent import Agent
 from fairlead.model.documents.loadbalancer import Listener, LoadBalancer
 from fairlead.model.documents.network import Network, Port
 from fairlead.model.documents.owner import Kind, Owner
-from fairlead.model.documents.sizes import MEMBERS
+from fairlead.model.documents.sizes import MAX_MEMBERS
 from fairlead.model.queries.proxies import proxy_port_id
 from fairlead.model.queries.proxy_backends import MAX_PROXY_SERVERS
 from fairlead.model.registry.changeset import Changes, apply_changes
 from fairlead.model.snapshot import Snapshot
-from fairlead.node.listener_counters import Tally
-from fairlead.node.proxies import Looks, Proxying
+from fairlead.node.listener_counters import CounterSums
+from fairlead.node.proxies import ProxyIntervals, ProxyReconciler
 from fairlead.node.reports import Reports
-from harness.given import Given
-from harness.haproxy_site import Here
+from harness.given import FixedSlice
+from harness.haproxy_site import LoopbackPlaces
 from harness.ports import free_port
 from harness.proxied import PROGRAM, listener, member, pool, view
 from harness.waiting import eventually
@@ -39,7 +39,7 @@ ROUNDS = 10
 
 
 @dataclass(frozen=True)
-class Measured:
+class ApplyTimes:
     alone: float
     """Mean seconds until a listener of the small tenant works, without another tenant."""
     beside: float
@@ -48,7 +48,7 @@ class Measured:
     """Maximum number of applies of the large load balancer between a change of the other one and its apply."""
 
 
-def of(name: str, snapshot: Snapshot) -> list[Network | Port | LoadBalancer]:
+def project_documents(name: str, snapshot: Snapshot) -> list[Network | Port | LoadBalancer]:
     """Documents of `proxied.view`, on a network of this project's own."""
     [network], [port], [balancer] = (
         list(each.values()) for each in (snapshot.networks, snapshot.ports, snapshot.load_balancers)
@@ -63,7 +63,10 @@ def of(name: str, snapshot: Snapshot) -> list[Network | Port | LoadBalancer]:
 
 
 def model(large: Snapshot | None, small: list[Listener]) -> Snapshot:
-    documents = [*(of("large", large) if large is not None else ()), *of("small", view(small, []))]
+    documents = [
+        *(project_documents("large", large) if large is not None else ()),
+        *project_documents("small", view(small, [])),
+    ]
     facts = Snapshot(chassis=view([], []).chassis)
     return apply_changes(facts, Changes(puts=tuple(documents)), 1)
 
@@ -71,8 +74,8 @@ def model(large: Snapshot | None, small: list[Listener]) -> Snapshot:
 def largest() -> Callable[[int], Snapshot]:
     """The largest load balancer, with a given connection limit, because a changed limit replaces the process."""
     pools = [
-        pool(f"p{number}", *(member(f"m{each}", 80, "127.0.0.9") for each in range(MEMBERS)))
-        for number in range(MAX_PROXY_SERVERS // MEMBERS)
+        pool(f"p{number}", *(member(f"m{each}", 80, "127.0.0.9") for each in range(MAX_MEMBERS)))
+        for number in range(MAX_PROXY_SERVERS // MAX_MEMBERS)
     ]
     ports = [free_port() for _ in pools]
 
@@ -83,7 +86,7 @@ def largest() -> Callable[[int], Snapshot]:
     return limited
 
 
-class Counted(HAProxy):
+class CountingHAProxy(HAProxy):
     """Driver that records the owners of applied rows."""
 
     applied: list[Owner]
@@ -94,18 +97,20 @@ class Counted(HAProxy):
 
 
 @asynccontextmanager
-async def node(first: Snapshot) -> AsyncIterator[tuple[Given, Counted, Reports]]:
+async def node(first: Snapshot) -> AsyncIterator[tuple[FixedSlice, CountingHAProxy, Reports]]:
     with TemporaryDirectory() as name:
         folder = Path(name)
-        given = Given("node", folder / "slice", first)
+        given = FixedSlice("node", folder / "slice", first)
         agent = Agent(name="node", version="1", host="node", since=datetime.now(UTC), heartbeat=1.0)
-        reports, looks = Reports(lambda: agent, list, 0), Looks(Tally(), 60.0, 60.0)
-        driver = Counted(folder / "p", Here(), reports.serves, Program(path=PROGRAM, user=""))
+        reports, looks = Reports(lambda: agent, list, 0), ProxyIntervals(CounterSums(), 60.0, 60.0)
+        driver = CountingHAProxy(
+            folder / "p", LoopbackPlaces(), reports.set_proxy_ports, Program(path=PROGRAM, user="")
+        )
         driver.applied = []
-        work = asyncio.ensure_future(Proxying(given, reports, driver, looks).run())
+        work = asyncio.ensure_future(ProxyReconciler(given, reports, driver, looks).run())
         try:
             yield given, driver, reports
-            given.become(Snapshot(), LARGE, SMALL, *(Owner(Kind.NETWORK, each.id) for each in (LARGE, SMALL)))
+            given.replace(Snapshot(), LARGE, SMALL, *(Owner(Kind.NETWORK, each.id) for each in (LARGE, SMALL)))
             await eventually(lambda: not [*(folder / "p").glob("*/")])
         finally:
             work.cancel()
@@ -114,7 +119,7 @@ async def node(first: Snapshot) -> AsyncIterator[tuple[Given, Counted, Reports]]
 
 
 async def make_listeners(
-    large: Callable[[int], Snapshot] | None, changing: Callable[[Given, list[Listener]], Awaitable[None]]
+    large: Callable[[int], Snapshot] | None, changing: Callable[[FixedSlice, list[Listener]], Awaitable[None]]
 ) -> tuple[float, int]:
     """Mean seconds until the small tenant's listeners work, and the maximum of the large one's applies in between."""
     listeners, seconds, between = list[Listener](), 0.0, 0
@@ -124,11 +129,11 @@ async def make_listeners(
             port = free_port()
             listeners.append(listener(f"s{number}", port, None))
             began, before = perf_counter(), len(driver.applied)
-            given.become(model(large(1000 + number) if large is not None else None, listeners), SMALL)
+            given.replace(model(large(1000 + number) if large is not None else None, listeners), SMALL)
             await eventually(lambda before=before: SMALL in driver.applied[before:])  # type: ignore[misc]
             applied = driver.applied[before:]
             between = max(between, applied[: applied.index(SMALL)].count(LARGE))
-            await eventually(lambda port=port: any(port in each for each in reports._serving.values()))  # type: ignore[misc]
+            await eventually(lambda port=port: any(port in each for each in reports._proxy_ports.values()))  # type: ignore[misc]
             seconds += perf_counter() - began
         work.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -136,20 +141,20 @@ async def make_listeners(
     return seconds / ROUNDS, between
 
 
-async def _nothing(_: Given, __: list[Listener]) -> None:
+async def _nothing(_: FixedSlice, __: list[Listener]) -> None:
     await asyncio.Event().wait()
 
 
-async def measure() -> Measured:
+async def measure() -> ApplyTimes:
     limited = largest()
 
-    async def without_pause(given: Given, listeners: list[Listener]) -> None:
+    async def without_pause(given: FixedSlice, listeners: list[Listener]) -> None:
         limit = 0
         while True:
             limit = (limit + 1) % 3000
-            given.become(model(limited(1 + limit), listeners), LARGE)
+            given.replace(model(limited(1 + limit), listeners), LARGE)
             await asyncio.sleep(0.05)
 
     alone, _ = await make_listeners(None, _nothing)
     beside, between = await make_listeners(limited, without_pause)
-    return Measured(alone, beside, between)
+    return ApplyTimes(alone, beside, between)

@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 ANSWER_TIMEOUT = 15.0  # seconds; without a response an attacker sends its next request
-GONE, SILENT = "hung up", "no answer"
+CLOSED, NO_RESPONSE = "hung up", "no answer"
 
 
 def basic(user: str, password: str) -> str:
@@ -22,7 +22,7 @@ def basic(user: str, password: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class AttackResponse:
     outcome: str
     """The status, or the kind of failure."""
     body: bytes = b""
@@ -32,7 +32,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class AttackTarget:
     """A server as one attacker reaches it.
 
     `source` is a loopback address by which the server identifies the attacker.
@@ -65,7 +65,7 @@ class Target:
             lines.append(f"Authorization: {self.authorization}")
         return "\r\n".join([*lines, "", ""]).encode()
 
-    async def call(self, method: str, path: str, body: object = None) -> Answer:
+    async def call(self, method: str, path: str, body: object = None) -> AttackResponse:
         """Send a request on a new connection, and count its outcome."""
         content = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
         head = self.head(method, path, Content_Length=str(len(content)), Connection="close")
@@ -74,17 +74,17 @@ class Target:
                 writer.write(head + content)
                 answer = _answer(await reader.read(-1))
         except TimeoutError:
-            answer = Answer(outcome=SILENT)
+            answer = AttackResponse(outcome=NO_RESPONSE)
         except OSError:
-            answer = Answer(outcome=GONE)
+            answer = AttackResponse(outcome=CLOSED)
         self.outcomes[answer.outcome] += 1
         return answer
 
 
-def _answer(received: bytes) -> Answer:
+def _answer(received: bytes) -> AttackResponse:
     head, _, body = received.partition(b"\r\n\r\n")
     found = re.match(rb"HTTP/1\.1 (\d{3})", head)
-    return Answer(outcome=found[1].decode(), body=body) if found else Answer(outcome=GONE)
+    return AttackResponse(outcome=found[1].decode(), body=body) if found else AttackResponse(outcome=CLOSED)
 
 
 def summarize(outcomes: Mapping[str, int]) -> str:

@@ -16,11 +16,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from fairlead.agent_protocol.enrolment import REMEDY, BadRequest, Enrolment, Signed, digest, write_token
-from fairlead.api.http.acceptor import UNIX, counted_as
-from fairlead.api.http.authentication import Authenticate, LoginAttempt, NotValidNow, common_name
-from fairlead.api.http.front_end import ApiError, Services, identity, json_response, too_often
-from fairlead.api.http.openapi import TEXT, Newest, Operation, read_body
-from fairlead.api.http.rate_limit import Pace
+from fairlead.api.http.acceptor import UNIX, connection_key
+from fairlead.api.http.authentication import Authenticate, ClientCertificateNotValid, LoginAttempt, common_name
+from fairlead.api.http.front_end import ApiError, Services, identity, json_response, rate_limited
+from fairlead.api.http.openapi import TEXT, Operation, ReadConsistency, read_body
+from fairlead.api.http.rate_limit import RateLimiter
 from fairlead.changes.identity import Identity
 from fairlead.changes.nodes import (
     BadChassisName,
@@ -34,20 +34,20 @@ from fairlead.changes.nodes import (
     renew_node,
 )
 from fairlead.changes.refusal import Refused
-from fairlead.model.documents.enrolment import MOST_NODES, IssuedCertificate, NodeToken
+from fairlead.model.documents.enrolment import MAX_NODES, IssuedCertificate, NodeToken
 from fairlead.schema import object_schema
 
 LOG = logging.getLogger(__name__)
-TRIES, TRY_SECONDS = 5, 2.0
+TOKEN_BURST, TOKEN_RECOVERY_SECONDS = 5, 2.0
 """Rate limit of wrong tokens per address: burst size, and seconds until one unit is available again."""
 PUBLIC = ("authority", "enrol")
 """Paths on the agents' listening sockets that need no authentication."""
-LONGEST_SECRET = 128
-LONGEST_REQUEST = 8192
+MAX_SECRET_LENGTH = 128
+MAX_REQUEST_LENGTH = 8192
 """Maximum characters of a certificate request."""
 
 
-def known_by(services: Services, of_socket: Collection[str]) -> Authenticate:
+def make_agent_authentication(services: Services, of_socket: Collection[str]) -> Authenticate:
     """Make the authentication of the agents' listening sockets. `of_socket` are the chassis represented by any process
     that can open the Unix socket."""
 
@@ -61,7 +61,7 @@ def known_by(services: Services, of_socket: Collection[str]) -> Authenticate:
             expired.check(attempt.certificate, services.now())
             fingerprint = hashlib.sha256(attempt.certificate).hexdigest()
             chassis = chassis_of(services.model.snapshot, fingerprint, services.now())
-            if chassis is None and await services.knows_newest():
+            if chassis is None and await services.refresh():
                 chassis = chassis_of(services.model.snapshot, fingerprint, services.now())
         return None if chassis is None else _agent_of(f"chassis {chassis}", chassis)
 
@@ -83,17 +83,17 @@ class _ExpiredCertificates:
             self._logged.pop(chassis, None)
             return
         if now < begin:
-            raise NotValidNow(
+            raise ClientCertificateNotValid(
                 f"the certificate of chassis {chassis} is not valid before {begin:%Y-%m-%d %H:%M} UTC: does the clock"
                 " of this server go right?"
             )
         words = f"the certificate of chassis {chassis} expired on {end:%Y-%m-%d %H:%M} UTC: {REMEDY.format(chassis)}"
         if self._logged.get(chassis) != end:
-            if len(self._logged) >= MOST_NODES:
+            if len(self._logged) >= MAX_NODES:
                 self._logged.clear()
             self._logged[chassis] = end
             LOG.warning("%s", words)
-        raise NotValidNow(words)
+        raise ClientCertificateNotValid(words)
 
 
 def _agent_of(user: str, *chassis: str) -> Identity:
@@ -111,7 +111,7 @@ async def issue(services: Services, enrolment: Enrolment, chassis: str) -> tuple
 
 def routes(services: Services, takes: Callable[[str], Any]) -> list[Operation]:
     """`takes` makes the parser of a body, given the name of its text attribute beside the certificate request."""
-    pace = Pace(TRIES, TRY_SECONDS)
+    pace = RateLimiter(TOKEN_BURST, TOKEN_RECOVERY_SECONDS)
 
     async def authority(_: Request) -> Response:
         """Show the CA certificate of the servers. Enrolment tokens contain its fingerprint."""
@@ -119,9 +119,9 @@ def routes(services: Services, takes: Callable[[str], Any]) -> list[Operation]:
 
     async def enrol(request: Request) -> Response:
         """Issue a certificate for the key of the request, in exchange for a token, which can be used once."""
-        address = counted_as(request.client.host if request.client else "")
+        address = connection_key(request.client.host if request.client else "")
         if (wait := pace.wait(address)) > 0:
-            raise too_often(f"address {address} has brought too many wrong tokens", wait)
+            raise rate_limited(f"address {address} has brought too many wrong tokens", wait)
         asked, now, enrolment = await read_body(request), services.now(), _enrolment(services)
         secret = digest(asked["token"])
         await services.model.refresh()  # another server may have issued it
@@ -133,7 +133,7 @@ def routes(services: Services, takes: Callable[[str], Any]) -> list[Operation]:
         except Refused:
             pace.add(address)
             raise
-        services.nodes.channel.end(chassis)
+        services.nodes.channel.remove(chassis)
         return json_response({"certificate": signed.pem, "chassis": chassis})
 
     async def renew(request: Request) -> Response:
@@ -156,7 +156,7 @@ def routes(services: Services, takes: Callable[[str], Any]) -> list[Operation]:
             *("POST", "/chassis/{chassis}/certificate", renew),
             takes=takes(""),
             gives={200: signed},
-            newest=Newest.NEEDED,
+            newest=ReadConsistency.REQUIRED,
         ),
     ]
 

@@ -14,11 +14,11 @@ from fairlead.model.queries.host_proxies import proxies_by_host
 from fairlead.model.registry.slices import owners_at_any
 from fairlead.model.snapshot import Aggregate, Snapshot
 
-LARGEST_CACHE = 32 * 2**20
+MAX_CACHE_BYTES = 32 * 2**20
 """Maximum bytes of cached documents."""
 PIECE = 2**16
 """Bytes of a list that are sent in one piece."""
-MOST_SHARED = 8
+MAX_SHARED_LISTS = 8
 """Maximum lists cached for the current snapshot."""
 
 
@@ -51,7 +51,7 @@ def _pieces(lines: Iterable[bytes]) -> Iterator[bytes]:
         yield b"".join(piece)
 
 
-class Texts:
+class DocumentCache:
     """Cache of document lines. `newest` returns the current snapshot; only its documents are cached. `forget` must be
     called for every changed owner."""
 
@@ -73,7 +73,7 @@ class Texts:
         """Return the number of cached documents."""
         return len(self._texts)
 
-    def forget(self, changed: Iterable[Owner]) -> None:
+    def invalidate(self, changed: Iterable[Owner]) -> None:
         """Drop the lines of changed or deleted documents, and lists of older snapshots."""
         if self._shared_of is not self._newest():
             self._shared_of, self._shared = None, {}
@@ -97,7 +97,7 @@ class Texts:
         their list after a server restart."""
         if self._shared_of is not snapshot:
             self._shared_of, self._shared = snapshot, {}
-        if reach not in self._shared and len(self._shared) >= MOST_SHARED:
+        if reach not in self._shared and len(self._shared) >= MAX_SHARED_LISTS:
             self._shared.pop(next(iter(self._shared)))
         shared = self._shared.setdefault(reach, _Shared(_pieces(self._lines(snapshot, reach))))
         return shared.read()
@@ -145,7 +145,7 @@ class Texts:
             self._drop(owner)
             self._cached += len(line)
             self._texts[owner] = document, generation, line
-            while self._cached > LARGEST_CACHE:
+            while self._cached > MAX_CACHE_BYTES:
                 self._drop(next(iter(self._texts)))
         return line
 

@@ -15,36 +15,38 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from fairlead.agent_protocol.messages import Message, object_of
-from fairlead.api.http.front_end import ApiError, Services, json_response, too_often
+from fairlead.api.http.front_end import ApiError, Services, json_response, rate_limited
 from fairlead.api.http.openapi import TEXT, read_body
-from fairlead.api.http.rate_limit import Pace
-from fairlead.keystores.interface import Silent, Unreadable
+from fairlead.api.http.rate_limit import RateLimiter
+from fairlead.keystores.interface import KeyStoreUnresponsive, Unreadable
 from fairlead.model.documents.loadbalancer import LoadBalancer
 from fairlead.model.documents.owner import Kind, Owner
-from fairlead.model.queries.secrets import Found, Role, Secret, Wanted, lent_to
-from fairlead.schema import Field, Parser, Schema, array_schema, list_of, object_schema, or_null, text, word_of
+from fairlead.model.queries.secrets import Role, Secret, SecretRequest, SecretResponse, find_allowed_secrets
+from fairlead.schema import Field, Parser, Schema, array_schema, enum_of, list_of, object_schema, or_null, text
 
-MOST_ASKED = 50
+MAX_SECRETS = 50
 """Maximum secrets in one request."""
-LONGEST_REFERENCE, LONGEST_ID, LONGEST_DIGEST = 255, 64, 64
-AT_ONCE, SECONDS = 50, 0.1
+MAX_REFERENCE_LENGTH, MAX_ID_LENGTH, MAX_DIGEST_LENGTH = 255, 64, 64
+REQUEST_BURST, SECONDS = 50, 0.1
 """Rate limit of requests per chassis: burst size, and seconds until one unit is available again."""
 
 
-_WANTED = object_of(
+_REQUESTED = object_of(
     {
-        "load_balancer": Field(text(LONGEST_ID), required=True),
-        "role": Field(word_of(Role), required=True),
-        "reference": Field(text(LONGEST_REFERENCE), required=True),
-        "digest": Field(text(LONGEST_DIGEST), required=True),
+        "load_balancer": Field(text(MAX_ID_LENGTH), required=True),
+        "role": Field(enum_of(Role), required=True),
+        "reference": Field(text(MAX_REFERENCE_LENGTH), required=True),
+        "digest": Field(text(MAX_DIGEST_LENGTH), required=True),
     }
 )
-KEYS_QUESTION: Parser[Mapping[str, object]] = object_of({"secrets": Field(list_of(_WANTED, MOST_ASKED), required=True)})
+KEYS_REQUEST: Parser[Mapping[str, object]] = object_of(
+    {"secrets": Field(list_of(_REQUESTED, MAX_SECRETS), required=True)}
+)
 _FOUND = object_schema({"pem": or_null(TEXT), "refused": or_null(TEXT)}, ["pem", "refused"])
-KEYS: Schema = object_schema({"secrets": array_schema(_FOUND, MOST_ASKED)}, ["secrets"])
+KEYS: Schema = object_schema({"secrets": array_schema(_FOUND, MAX_SECRETS)}, ["secrets"])
 
 
-def render_keys_question(chassis: str, wanted: Iterable[Wanted]) -> Message:
+def render_keys_request(chassis: str, wanted: Iterable[SecretRequest]) -> Message:
     asked = [
         {
             "load_balancer": each.balancer_id,
@@ -57,10 +59,10 @@ def render_keys_question(chassis: str, wanted: Iterable[Wanted]) -> Message:
     return "POST", f"/agent/chassis/{quote(chassis, safe='')}/keys", {"secrets": asked}
 
 
-def read_keys(answer: Any, number: int) -> list[Found]:
+def read_keys(answer: Any, number: int) -> list[SecretResponse]:
     """Read an answer that must have `number` secrets. Raises ValueError."""
     try:
-        found = [Found(pem=each["pem"] or "", refused=each["refused"] or "") for each in answer["secrets"]]
+        found = [SecretResponse(pem=each["pem"] or "", error=each["refused"] or "") for each in answer["secrets"]]
     except (KeyError, TypeError):
         found = []
     if len(found) != number:
@@ -68,27 +70,27 @@ def read_keys(answer: Any, number: int) -> list[Found]:
     return found
 
 
-class Lending:
+class KeyDelivery:
     def __init__(self, services: Services, check: Callable[[Request, str], None]) -> None:
         """`check` raises ApiError if the caller does not represent the chassis."""
         self._services = services
         self._check = check
-        self._pace = Pace(AT_ONCE, SECONDS)
+        self._pace = RateLimiter(REQUEST_BURST, SECONDS)
 
-    async def lend(self, request: Request) -> Response:
+    async def deliver(self, request: Request) -> Response:
         """Return keys and certificates for the proxies of a chassis. `digest` is the SHA-256 of the PEM that the
         agent has, or empty; an unchanged secret is returned with null."""
         chassis = request.path_params["chassis"]
         self._check(request, chassis)
         _check_private(request)
         if (wait := self._pace.wait(chassis)) > 0:
-            raise too_often(f"chassis {chassis} asks for keys too often", wait)
+            raise rate_limited(f"chassis {chassis} asks for keys too often", wait)
         self._pace.add(chassis)
         asked: Sequence[Mapping[str, Any]] = (await read_body(request))["secrets"]
         snapshot = self._services.model.snapshot
         lent = dict[str, frozenset[Secret]]()
         for balancer_id in {one["load_balancer"] for one in asked}:
-            lent[balancer_id] = frozenset(lent_to(snapshot, chassis, balancer_id))
+            lent[balancer_id] = frozenset(find_allowed_secrets(snapshot, chassis, balancer_id))
             await asyncio.sleep(0)  # up to 200 listeners with 100 references each
         found = list[Mapping[str, str | None]]()
         for each in asked:
@@ -103,8 +105,8 @@ class Lending:
 
     async def _answer(self, balancer: LoadBalancer, secret: Secret, digest: str) -> Mapping[str, str | None]:
         try:
-            pem = await self._services.keys.lend(balancer, secret, digest)
-        except Silent as error:
+            pem = await self._services.keys.deliver(balancer, secret, digest)
+        except KeyStoreUnresponsive as error:
             raise ApiError(503, f"{error}: ask another server, or again later") from None
         except Unreadable as error:
             owner = Owner(Kind.LOAD_BALANCER, balancer.id)
@@ -115,12 +117,12 @@ class Lending:
 
 def _check_private(request: Request) -> None:
     """Raise ApiError if the connection is neither TLS nor local."""
-    if request.url.scheme == "https" or request.client is None or _is_here(request.client.host):
+    if request.url.scheme == "https" or request.client is None or _is_loopback(request.client.host):
         return
     raise ApiError(403, "keys go to other machines over TLS alone: let the agent come in by nodes.listen")
 
 
-def _is_here(host: str) -> bool:
+def _is_loopback(host: str) -> bool:
     try:
         return ip_address(host).is_loopback
     except ValueError:

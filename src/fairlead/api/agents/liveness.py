@@ -11,73 +11,75 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import islice
 
-from fairlead.agent_protocol.reports import Report, Sightings
+from fairlead.agent_protocol.reports import AgentReport, ProbeResults
 from fairlead.model.documents.agent import Agent, find_stale
 from fairlead.model.documents.agent_counters import Counts
 from fairlead.model.documents.health import Endpoint, Health
 from fairlead.model.documents.observed_proxy import Proxy
-from fairlead.model.documents.probe_result import Sighting, after
+from fairlead.model.documents.probe_result import ProbeResult, next_result
 from fairlead.model.documents.proxy_place import place_of_host_proxy, place_of_port, proxy_chassis
 from fairlead.model.queries.delegated_probing import (
-    MOST_COVERED,
-    find_cover,
-    hostless_places,
-    is_heard,
-    is_wanted,
-    place_of,
+    MAX_DELEGATED_PLACES,
+    find_delegate,
+    is_endpoint_monitored,
+    is_responsive,
+    list_monitored_places,
+    list_places_without_port,
+    nodes_without_agent,
+    probe_place,
     probes_here,
-    silent_nodes,
     stale_nodes,
-    watched_places,
 )
 from fairlead.model.queries.host_proxies import has_host_proxy
-from fairlead.model.queries.placement import own_among
+from fairlead.model.queries.placement import filter_own_addresses
 from fairlead.model.queries.probes import endpoints
-from fairlead.model.registry.facts import AGENTS, COVERED, COVERING, OWN_ADDRESSES, PROXIES, SIGHTINGS
+from fairlead.model.registry.facts import AGENTS, DELEGATE_PORTS, DELEGATES, OWN_ADDRESSES, PROBE_RESULTS, PROXIES
 from fairlead.model.snapshot import Snapshot
-from fairlead.runtime.cooperative import in_steps
+from fairlead.runtime.cooperative import run_in_steps
 from fairlead.runtime.steps import Steps
 from fairlead.store.model import Model
 
 LOG = logging.getLogger(__name__)
-MOST_OF_AGENT = 20_000
+MAX_ENDPOINTS_PER_AGENT = 20_000
 """Maximum endpoints that an agent may report."""
-MEMORY = 86_400.0
+FORGET_AFTER = 86_400.0
 """Seconds without a heartbeat after which an agent and its probe results are forgotten."""
-UNHEARD = 15.0
+FIRST_REPORT_TIMEOUT = 15.0
 """Seconds after the start within which each live agent must have reported: the stale timeout of the default
 heartbeat."""
-COMES_BACK = 0.25
+RECONNECT_GRACE = 0.25
 """Seconds that an agent may be disconnected before it counts as gone, for instance to renew its certificate."""
-MISTAKEN = 300.0
+FLAPPING_HOLD_OFF = 300.0
 """Seconds that disconnects of an agent are ignored after a disconnect turned out to be wrong, because something
 between the agent and this server closes connections."""
-NOT_GIVEN = "it is not for this chassis to probe"
-UNKNOWN = "nobody asks for it to be probed"
-OTHERS_PROBE, OTHERS_SERVE = "others probe what is there", "clients are led to proxies of others"
-HOST_STANDS = "its host goes on as it was told last, what was seen of its members holds, and no change reaches it"
-TOO_MANY = f"an agent tells of {MOST_OF_AGENT} endpoints at most"
+NOT_ASSIGNED_TEXT = "it is not for this chassis to probe"
+NO_MONITOR_TEXT = "nobody asks for it to be probed"
+DELEGATED_PROBING_TEXT, PROXY_FAILOVER_TEXT = "others probe what is there", "clients are led to proxies of others"
+HOST_UNMANAGED_TEXT = (
+    "its host goes on as it was told last, what was seen of its members holds, and no change reaches it"
+)
+TOO_MANY = f"an agent tells of {MAX_ENDPOINTS_PER_AGENT} endpoints at most"
 
 
 @dataclass(slots=True)
-class _Heard:
+class _AgentState:
     at: float
     """Time of the last report, by the monotonic clock."""
-    told_at: float | None = None
+    last_report_wall: float | None = None
     """Time of the last report, by the wall clock; None if the agent has not reported since this server started."""
-    is_told: bool = False
+    has_complete_report: bool = False
     """Whether it has sent a complete report. The first one may contain only changes since its report to another
     server."""
     counted: Counts = field(default_factory=dict)
     """Counters of its own work in its last report."""
     endpoints: set[Endpoint] = field(default_factory=set)
-    returns: int = 0
+    reconnects: int = 0
     """Number of times that the agent reconnected after it was stale, which invalidates its earlier reports."""
     connection: object = None
     """Connection of the last report."""
-    hung_up: float | None = None
+    disconnected_at: float | None = None
     """Time when `connection` was closed, by the monotonic clock."""
-    believed_from: float = 0.0
+    hold_off_until: float = 0.0
     """Time after which a closed connection counts as a disconnect again."""
     proxies: set[str] = field(default_factory=set)
     """Keys of the agent's running proxies (`Snapshot.proxies`)."""
@@ -93,90 +95,92 @@ class NodeAgents:
     ) -> None:
         """`near` returns the chassis that reach a network."""
         self._model = model
-        self._near = near
+        self._chassis_reaching = near
         self._clock, self._wall = clock, wall
-        self._heard: dict[str, _Heard] = {}
+        self._states: dict[str, _AgentState] = {}
         self._began = self._clock()
-        self._orphans = set[Endpoint]()
+        self._unprobed = set[Endpoint]()
         """Endpoints that no agent probes any more; their last results stay valid while a monitor needs them."""
         for endpoint, seen in model.snapshot.sightings.items():  # restored from the file of the previous process
             self._remember(seen.chassis).endpoints.add(endpoint)
 
-    async def recall(self, seen: Sightings) -> None:
+    async def restore(self, seen: ProbeResults) -> None:
         """Restore stored results of stale nodes, for endpoints without a result in this server."""
         snapshot = self._model.snapshot
         news = {
             endpoint: each
             for endpoint, each in seen.items()
-            if each is not None and endpoint not in snapshot.sightings and is_wanted(snapshot, endpoint)
+            if each is not None and endpoint not in snapshot.sightings and is_endpoint_monitored(snapshot, endpoint)
         }
         for endpoint, each in news.items():
             self._remember(each.chassis).endpoints.add(endpoint)
         if news:
-            await in_steps(self._model.observe(SIGHTINGS, news))
+            await run_in_steps(self._model.observe(PROBE_RESULTS, news))
 
-    def last_heard(self, chassis: str) -> float | None:
+    def last_report(self, chassis: str) -> float | None:
         """Return the wall-clock time of the agent's last report; None if there is none."""
-        heard = self._heard.get(chassis)
-        return None if heard is None else heard.told_at
+        heard = self._states.get(chassis)
+        return None if heard is None else heard.last_report_wall
 
     def counted_by(self, chassis: str) -> Counts:
         """Return an agent's counters of its own work; empty if it reports none."""
-        heard = self._heard.get(chassis)
+        heard = self._states.get(chassis)
         return {} if heard is None else heard.counted
 
     def counted(self) -> Mapping[str, Counts]:
         """Map chassis to the counters of responsive agents. Counters of unresponsive ones are outdated."""
         agents = self._model.snapshot.agents
-        names = (name for name in sorted(self._heard) if name in agents and agents[name].heard)
-        return {name: self._heard[name].counted for name in names}
+        names = (name for name in sorted(self._states) if name in agents and agents[name].is_responsive)
+        return {name: self._states[name].counted for name in names}
 
-    def returns(self, chassis: str) -> int:
+    def reconnects(self, chassis: str) -> int:
         """Return how often the agent returned after it was stale. The number is part of the epoch it receives, so it
         sends a full report."""
-        heard = self._heard.get(chassis)
-        return 0 if heard is None else heard.returns
+        heard = self._states.get(chassis)
+        return 0 if heard is None else heard.reconnects
 
-    def _remember(self, chassis: str) -> _Heard:
-        return self._heard.setdefault(chassis, _Heard(self._clock()))
+    def _remember(self, chassis: str) -> _AgentState:
+        return self._states.setdefault(chassis, _AgentState(self._clock()))
 
-    def probed_by(self, chassis: str) -> int:
+    def reported_endpoints(self, chassis: str) -> int:
         """Return the number of endpoints that the agent reports."""
-        heard = self._heard.get(chassis)
+        heard = self._states.get(chassis)
         return 0 if heard is None else len(heard.endpoints)
 
-    def hang_up(self, chassis: str, connection: object) -> None:
+    def record_disconnect(self, chassis: str, connection: object) -> None:
         """Record that a connection was closed. An agent keeps its connection open for its lifetime."""
-        heard, now = self._heard.get(chassis), self._clock()
-        if heard is not None and heard.connection is connection and now >= heard.believed_from:
-            heard.hung_up = now
+        heard, now = self._states.get(chassis), self._clock()
+        if heard is not None and heard.connection is connection and now >= heard.hold_off_until:
+            heard.disconnected_at = now
 
-    async def hear(self, report: Report, connection: object = None) -> list[tuple[Endpoint, str]]:
+    async def take_report(self, report: AgentReport, connection: object = None) -> list[tuple[Endpoint, str]]:
         """Take a report, and return the rejected endpoints with the reason; they change nothing."""
         name, now, wall = report.agent.name, self._clock(), self._wall()
         heard = self._remember(name)
-        heard.at, heard.told_at, heard.counted = now, wall, report.counted
+        heard.at, heard.last_report_wall, heard.counted = now, wall, report.counted
         before = self._model.snapshot.agents.get(name)
-        if heard.hung_up is not None and before is not None and before.since == report.agent.since:
-            heard.believed_from = now + MISTAKEN
-        heard.connection, heard.hung_up = connection, None
-        agent = replace(report.agent, told=before is not None and before.told)
-        await in_steps(self._take_proxies(name, report.serving, heard))  # first: a responsive agent has known proxies
-        await in_steps(self._take_addresses(report))
+        if heard.disconnected_at is not None and before is not None and before.since == report.agent.since:
+            heard.hold_off_until = now + FLAPPING_HOLD_OFF
+        heard.connection, heard.disconnected_at = connection, None
+        agent = replace(report.agent, has_full_report=before is not None and before.has_full_report)
+        await run_in_steps(
+            self._take_proxies(name, report.serving, heard)
+        )  # first: a responsive agent has known proxies
+        await run_in_steps(self._take_addresses(report))
         if before != agent:
-            await in_steps(self._model.observe(AGENTS, {name: agent}))
-        if before is not None and not before.heard:
+            await run_in_steps(self._model.observe(AGENTS, {name: agent}))
+        if before is not None and not before.is_responsive:
             LOG.info("the agent of chassis %s is heard again", name)
-            heard.returns += 1
-            await in_steps(self._cover())
-        heard.is_told |= report.whole and name in self._model.snapshot.chassis
-        refused = await in_steps(self._see(report, heard))
+            heard.reconnects += 1
+            await run_in_steps(self._assign_delegates())
+        heard.has_complete_report |= report.is_complete and name in self._model.snapshot.chassis
+        refused = await run_in_steps(self._take_results(report, heard))
         now_known = self._model.snapshot.agents.get(name)
-        if heard.is_told and not report.more and now_known is not None and not now_known.told:
-            await in_steps(self._model.observe(AGENTS, {name: replace(now_known, told=True)}))
+        if heard.has_complete_report and not report.more and now_known is not None and not now_known.has_full_report:
+            await run_in_steps(self._model.observe(AGENTS, {name: replace(now_known, has_full_report=True)}))
         return refused
 
-    def _take_proxies(self, chassis: str, serving: Mapping[str, frozenset[int]], heard: _Heard) -> Steps[None]:
+    def _take_proxies(self, chassis: str, serving: Mapping[str, frozenset[int]], heard: _AgentState) -> Steps[None]:
         """Record the proxies of this chassis; proxies missing from the report are not running."""
         snapshot = self._model.snapshot
         named = ((_proxy_of(snapshot, chassis, each), ports) for each, ports in serving.items())
@@ -188,45 +192,45 @@ class NodeAgents:
         if changed:
             yield from self._model.observe(PROXIES, changed)
 
-    def _take_addresses(self, report: Report) -> Steps[None]:
+    def _take_addresses(self, report: AgentReport) -> Steps[None]:
         """Record the own addresses of a host among those routed to it."""
         snapshot, name = self._model.snapshot, report.agent.name
         if report.addresses is not None and name in snapshot.hosts:
-            own = own_among(snapshot, name, report.addresses)
+            own = filter_own_addresses(snapshot, name, report.addresses)
             if snapshot.own_addresses.get(name) != own:
                 yield from self._model.observe(OWN_ADDRESSES, {name: own})
 
-    def _see(self, report: Report, heard: _Heard) -> Steps[list[tuple[Endpoint, str]]]:
+    def _take_results(self, report: AgentReport, heard: _AgentState) -> Steps[list[tuple[Endpoint, str]]]:
         """Record the probe results of a report. A restarted agent does not know its endpoints yet, so earlier results
         stay valid until then."""
         refused: list[tuple[Endpoint, str]] = []
-        news: dict[Endpoint, Sighting | None] = {}
+        news: dict[Endpoint, ProbeResult | None] = {}
         snapshot, known = self._model.snapshot, self._model.snapshot.sightings
-        looks_since = report.looks_since or report.agent.since
-        for endpoint, sighting in report.sightings.items():
+        looks_since = report.probing_since or report.agent.since
+        for endpoint, sighting in report.probe_results.items():
             if sighting is None:
                 if endpoint in heard.endpoints:
                     news[endpoint] = None
                 yield
                 continue
-            why = self._why_not(snapshot, report.agent.name, endpoint)
-            if why or (endpoint not in heard.endpoints and len(heard.endpoints) + len(news) >= MOST_OF_AGENT):
+            why = self._rejection_reason(snapshot, report.agent.name, endpoint)
+            if why or (endpoint not in heard.endpoints and len(heard.endpoints) + len(news) >= MAX_ENDPOINTS_PER_AGENT):
                 refused.append((endpoint, why or TOO_MANY))
             elif known.get(endpoint) != sighting or endpoint not in heard.endpoints:
-                news[endpoint] = _held(known.get(endpoint), sighting, looks_since)
+                news[endpoint] = _newer_result(known.get(endpoint), sighting, looks_since)
             yield
-        if report.whole:
-            name, untold = report.agent.name, heard.endpoints - report.sightings.keys()
-            news.update({each: None for each in untold if self._why_not(snapshot, name, each)})
-        yield from self._take(heard, report.agent.name, news)
+        if report.is_complete:
+            name, untold = report.agent.name, heard.endpoints - report.probe_results.keys()
+            news.update({each: None for each in untold if self._rejection_reason(snapshot, name, each)})
+        yield from self._publish(heard, report.agent.name, news)
         return refused
 
-    def _why_not(self, snapshot: Snapshot, chassis: str, endpoint: Endpoint) -> str:
+    def _rejection_reason(self, snapshot: Snapshot, chassis: str, endpoint: Endpoint) -> str:
         if not probes_here(snapshot, chassis, endpoint):
-            return NOT_GIVEN
-        return "" if is_wanted(snapshot, endpoint) else UNKNOWN
+            return NOT_ASSIGNED_TEXT
+        return "" if is_endpoint_monitored(snapshot, endpoint) else NO_MONITOR_TEXT
 
-    def _take(self, heard: _Heard, chassis: str, news: dict[Endpoint, Sighting | None]) -> Steps[None]:
+    def _publish(self, heard: _AgentState, chassis: str, news: dict[Endpoint, ProbeResult | None]) -> Steps[None]:
         """Publish new results and withdrawals. A result that another agent has replaced is not withdrawn."""
         known, asked = self._model.snapshot.sightings, dict[str, frozenset[Endpoint]]()
         for endpoint, sighting in list(news.items()):
@@ -237,108 +241,112 @@ class NodeAgents:
             last = known.get(endpoint)
             if last is None or last.chassis != chassis:
                 del news[endpoint]
-            elif self._is_asked_for(endpoint, asked):
-                news[endpoint] = self._inherited(endpoint, last)
+            elif self._is_monitored(endpoint, asked):
+                news[endpoint] = self._reassigned(endpoint, last)
             yield
         if news:
-            yield from self._model.observe(SIGHTINGS, news)
+            yield from self._model.observe(PROBE_RESULTS, news)
 
-    def _is_asked_for(self, endpoint: Endpoint, asked: dict[str, frozenset[Endpoint]]) -> bool:
+    def _is_monitored(self, endpoint: Endpoint, asked: dict[str, frozenset[Endpoint]]) -> bool:
         """Return whether a monitor still needs the endpoint. `asked` caches the endpoints of each monitor."""
         snapshot = self._model.snapshot
-        if endpoint.asker not in asked:
-            balancer_id = snapshot.monitor_owner.get(endpoint.asker, "")
-            probing = snapshot.load_balancers.get(balancer_id) or snapshot.local_ips.get(endpoint.asker)
-            asked[endpoint.asker] = frozenset(endpoints(snapshot, probing) if probing is not None else ())
-        return endpoint in asked[endpoint.asker]
+        if endpoint.monitor_id not in asked:
+            balancer_id = snapshot.monitor_owner.get(endpoint.monitor_id, "")
+            probing = snapshot.load_balancers.get(balancer_id) or snapshot.local_ips.get(endpoint.monitor_id)
+            asked[endpoint.monitor_id] = frozenset(endpoints(snapshot, probing) if probing is not None else ())
+        return endpoint in asked[endpoint.monitor_id]
 
-    def _inherited(self, endpoint: Endpoint, last: Sighting) -> Sighting:
+    def _reassigned(self, endpoint: Endpoint, last: ProbeResult) -> ProbeResult:
         """Return the last result under its next prober, because it stays valid until there is a newer one. Without a
         prober it becomes an orphan: its machine has left the node, or OVN has no location for a moment."""
         snapshot = self._model.snapshot
-        hosts = (name for name in self._heard if is_heard(snapshot, name) and probes_here(snapshot, name, endpoint))
-        heir = snapshot.covered.get(place_of(endpoint)) or next(hosts, None)
+        hosts = (
+            name for name in self._states if is_responsive(snapshot, name) and probes_here(snapshot, name, endpoint)
+        )
+        heir = snapshot.covered.get(probe_place(endpoint)) or next(hosts, None)
         if heir is None:
-            self._orphans.add(endpoint)
+            self._unprobed.add(endpoint)
             return last
         self._remember(heir).endpoints.add(endpoint)
         return replace(last, chassis=heir)
 
-    async def _forget_orphans(self) -> None:
+    async def _drop_unprobed(self) -> None:
         """Drop orphans that are probed again, and results that no monitor can need any more."""
         snapshot = self._model.snapshot
-        gone = [each for each in self._orphans if not _can_be_asked_for(snapshot, each)]
-        self._orphans -= {each for each in self._orphans if self._probes_it(each)}.union(gone)
+        gone = [each for each in self._unprobed if not _may_be_monitored(snapshot, each)]
+        self._unprobed -= {each for each in self._unprobed if self._probes_it(each)}.union(gone)
         if gone:
-            await in_steps(self._model.observe(SIGHTINGS, dict.fromkeys(gone)))
+            await run_in_steps(self._model.observe(PROBE_RESULTS, dict.fromkeys(gone)))
 
     def _probes_it(self, endpoint: Endpoint) -> bool:
         """Return whether the agent of the last result will withdraw it when it stops probing."""
         seen = self._model.snapshot.sightings.get(endpoint)
-        heard = self._heard.get(seen.chassis) if seen is not None else None
+        heard = self._states.get(seen.chassis) if seen is not None else None
         return seen is None or (heard is not None and endpoint in heard.endpoints)
 
-    async def look(self) -> None:
+    async def find_stale(self) -> None:
         """Find agents that became stale or disconnected, and assign their places to other agents."""
         agents, now = self._model.snapshot.agents, self._clock()
-        silences = {name: now - heard.at for name, heard in self._heard.items() if name in agents}
+        silences = {name: now - heard.at for name, heard in self._states.items() if name in agents}
         beats = {name: agents[name].heartbeat for name in silences}
-        before = {name for name in silences if not agents[name].heard}
+        before = {name for name in silences if not agents[name].is_responsive}
         stale = find_stale(silences, beats, before)
-        news: dict[str, Agent | None] = {name: replace(agents[name], heard=False) for name in stale - before}
+        news: dict[str, Agent | None] = {name: replace(agents[name], is_responsive=False) for name in stale - before}
         for name in news:
-            LOG.warning("the agent of chassis %s is silent: %s", name, self._meanwhile(name, OTHERS_PROBE))
-        for name in self._away(now) - news.keys():
-            LOG.warning("the agent of chassis %s has hung up: %s", name, self._meanwhile(name, OTHERS_SERVE))
-            news[name] = replace(agents[name], away=True)
-        for name in [name for name, heard in self._heard.items() if now - heard.at > MEMORY]:
+            LOG.warning("the agent of chassis %s is silent: %s", name, self._effect_text(name, DELEGATED_PROBING_TEXT))
+        for name in self._find_disconnected(now) - news.keys():
+            LOG.warning("the agent of chassis %s has hung up: %s", name, self._effect_text(name, PROXY_FAILOVER_TEXT))
+            news[name] = replace(agents[name], is_disconnected=True)
+        for name in [name for name, heard in self._states.items() if now - heard.at > FORGET_AFTER]:
             await self.forget(name)
         if news:
-            await in_steps(self._model.observe(AGENTS, news))
+            await run_in_steps(self._model.observe(AGENTS, news))
         snapshot = self._model.snapshot
         gone = [each for each in snapshot.own_addresses if each not in snapshot.hosts]
         if gone:  # own addresses of a stale host stay valid
-            await in_steps(self._model.observe(OWN_ADDRESSES, dict.fromkeys(gone)))
-        await self._forget_orphans()
-        await in_steps(self._cover())
+            await run_in_steps(self._model.observe(OWN_ADDRESSES, dict.fromkeys(gone)))
+        await self._drop_unprobed()
+        await run_in_steps(self._assign_delegates())
 
-    def _meanwhile(self, name: str, elsewhere: str) -> str:
+    def _effect_text(self, name: str, elsewhere: str) -> str:
         """Return the log text for the effect of a missing agent; a plain host has no substitute."""
-        return HOST_STANDS if name in self._model.snapshot.hosts else elsewhere
+        return HOST_UNMANAGED_TEXT if name in self._model.snapshot.hosts else elsewhere
 
-    def _away(self, now: float) -> set[str]:
+    def _find_disconnected(self, now: float) -> set[str]:
         """Return the agents that disconnected and did not reconnect in time."""
         agents, gone = self._model.snapshot.agents, set[str]()
-        for name, heard in self._heard.items():
-            if heard.hung_up is not None and now - heard.hung_up > COMES_BACK:
+        for name, heard in self._states.items():
+            if heard.disconnected_at is not None and now - heard.disconnected_at > RECONNECT_GRACE:
                 gone.add(name)
-        return {name for name in gone if name in agents and agents[name].heard and not agents[name].away}
+        return {
+            name for name in gone if name in agents and agents[name].is_responsive and not agents[name].is_disconnected
+        }
 
     async def forget(self, chassis: str) -> None:
         """Forget an agent and its probe results."""
-        heard = self._heard.pop(chassis, None)
+        heard = self._states.pop(chassis, None)
         if heard is not None:
-            await in_steps(self._take(heard, chassis, dict.fromkeys(heard.endpoints)))
-            await in_steps(self._take_proxies(chassis, {}, heard))
+            await run_in_steps(self._publish(heard, chassis, dict.fromkeys(heard.endpoints)))
+            await run_in_steps(self._take_proxies(chassis, {}, heard))
         if chassis in self._model.snapshot.agents:
-            await in_steps(self._model.observe(AGENTS, {chassis: None}))
+            await run_in_steps(self._model.observe(AGENTS, {chassis: None}))
 
-    def _cover(self) -> Steps[None]:
-        """Assign delegated probing. The port on the network (`COVERING`) is published before the places, so that a
-        chassis can probe when it receives them."""
+    def _assign_delegates(self) -> Steps[None]:
+        """Assign delegated probing. The port on the network (`DELEGATE_PORTS`) is published before the places, so that
+        a chassis can probe when it receives them."""
         snapshot = self._model.snapshot
         covers, found = dict[str, str | None](), dict[str, str]()
-        for place, network_id in islice(self._places(snapshot), MOST_COVERED):
+        for place, network_id in islice(self._places(snapshot), MAX_DELEGATED_PLACES):
             if network_id not in covers:
-                covers[network_id] = find_cover(snapshot, network_id, self._near)
+                covers[network_id] = find_delegate(snapshot, network_id, self._chassis_reaching)
             chassis = covers[network_id]
             if chassis is not None:
                 found[place] = chassis
             yield
         covering = {network_id: chassis for network_id, chassis in covers.items() if chassis is not None}
         for fact, known, wanted in (
-            (COVERING, self._model.snapshot.covering, covering),
-            (COVERED, self._model.snapshot.covered, found),
+            (DELEGATE_PORTS, self._model.snapshot.covering, covering),
+            (DELEGATES, self._model.snapshot.covered, found),
         ):
             news: dict[str, str | None] = {key: who for key, who in wanted.items() if known.get(key) != who}
             news.update({key: None for key in known if key not in wanted})
@@ -349,11 +357,11 @@ class NodeAgents:
         """Yield the places of stale agents, of agents that have not reported since the start, and those without a
         port."""
         for name in stale_nodes(snapshot):
-            yield from watched_places(snapshot, name)
-        if self._clock() - self._began > UNHEARD:
-            for name in silent_nodes(snapshot):
-                yield from watched_places(snapshot, name)
-        yield from hostless_places(snapshot)
+            yield from list_monitored_places(snapshot, name)
+        if self._clock() - self._began > FIRST_REPORT_TIMEOUT:
+            for name in nodes_without_agent(snapshot):
+                yield from list_monitored_places(snapshot, name)
+        yield from list_places_without_port(snapshot)
 
 
 def _proxy_of(snapshot: Snapshot, chassis: str, named: str) -> str | None:
@@ -369,15 +377,19 @@ def _proxy_of(snapshot: Snapshot, chassis: str, named: str) -> str | None:
     return identity if has_host_proxy(snapshot, chassis, place) else None
 
 
-def _held(last: Sighting | None, seen: Sighting, looks_since: datetime) -> Sighting:
+def _newer_result(last: ProbeResult | None, seen: ProbeResult, looks_since: datetime) -> ProbeResult:
     """Merge a result with the known one. A result that the agent restored from before its start does not replace a
     newer one."""
     if last is not None and seen.health is not Health.UNPROBED and seen.since < looks_since and last.since > seen.since:
         return last
-    return after(last, seen)
+    return next_result(last, seen)
 
 
-def _can_be_asked_for(snapshot: Snapshot, endpoint: Endpoint) -> bool:
+def _may_be_monitored(snapshot: Snapshot, endpoint: Endpoint) -> bool:
     """Return whether the endpoint's machine and its monitor still exist."""
-    has_asker = endpoint.asker in snapshot.monitor_owner or endpoint.asker in snapshot.local_ips
-    return has_asker and (not endpoint.port_id or endpoint.port_id in snapshot.ports) and is_wanted(snapshot, endpoint)
+    has_asker = endpoint.monitor_id in snapshot.monitor_owner or endpoint.monitor_id in snapshot.local_ips
+    return (
+        has_asker
+        and (not endpoint.port_id or endpoint.port_id in snapshot.ports)
+        and is_endpoint_monitored(snapshot, endpoint)
+    )

@@ -25,7 +25,7 @@ def render_agent_counters(counted: Mapping[str, Counts]) -> Steps[str]:
 def _family(metric: str, counters: tuple[AgentCounter, ...], counted: Mapping[str, Counts]) -> Steps[Iterable[str]]:
     first = counters[0]
     name, kind = (metric, "gauge") if first.is_gauge else (f"{metric}_total", "counter")
-    lines = [f"# HELP {name} {first.meaning}\n# TYPE {name} {kind}\n"]
+    lines = [f"# HELP {name} {first.help_text}\n# TYPE {name} {kind}\n"]
     for node in counted:
         for each in counters:
             if each in counted[node]:

@@ -5,53 +5,53 @@ import secrets
 from dataclasses import dataclass, field
 
 from fairlead.api.agents.liveness import NodeAgents
-from fairlead.api.agents.push_channel import Channel
+from fairlead.api.agents.push_channel import PushChannel
 from fairlead.model.documents.owner import Kind
 from fairlead.store.model import Model, Published
 
-LOOK = 0.5
+POLL_INTERVAL = 0.5
 """Seconds between two searches for stale agents."""
 
 
 @dataclass(slots=True)
-class NeighbourFigures:
+class NeighbourCounters:
     """Counters of the neighbour long polls."""
 
     waiting: int = 0
     """Pending long polls."""
-    told: int = 0
+    changed: int = 0
     """Answers with changes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Nodes:
-    channel: Channel
+class NodeRegistry:
+    channel: PushChannel
     agents: NodeAgents
-    neighbours: NeighbourFigures = field(default_factory=NeighbourFigures)
+    neighbours: NeighbourCounters = field(default_factory=NeighbourCounters)
     revoked: set[str] = field(default_factory=set)
     """Chassis with revoked certificates; their agents will be forgotten."""
 
     @classmethod
-    def of(cls, model: Model) -> "Nodes":
-        channel = Channel(model, secrets.token_hex(8))
-        nodes = cls(channel=channel, agents=NodeAgents(model, channel.near))
-        model.watch(nodes.revoke)
+    def of(cls, model: Model) -> "NodeRegistry":
+        channel = PushChannel(model, secrets.token_hex(8))
+        nodes = cls(channel=channel, agents=NodeAgents(model, channel.chassis_reaching))
+        model.watch(nodes.handle_identity_changes)
         return nodes
 
-    def revoke(self, news: Published) -> None:
+    def handle_identity_changes(self, news: Published) -> None:
         """Close the streams of nodes that were revoked or enrolled again."""
         for owner in news.documents:
             if owner.kind is Kind.NODE and owner.id in news.before.nodes:
                 if owner.id not in news.after.nodes:
-                    self.channel.end(owner.id)
+                    self.channel.remove(owner.id)
                     self.revoked.add(owner.id)
                 elif news.after.nodes[owner.id].enrolled_at != news.before.nodes[owner.id].enrolled_at:
-                    self.channel.end(owner.id)
+                    self.channel.remove(owner.id)
 
-    async def look(self) -> None:
+    async def find_stale_agents(self) -> None:
         """Search for stale agents until cancelled."""
         while True:
-            await asyncio.sleep(LOOK)
+            await asyncio.sleep(POLL_INTERVAL)
             while self.revoked:
                 await self.agents.forget(self.revoked.pop())
-            await self.agents.look()
+            await self.agents.find_stale()

@@ -16,40 +16,40 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from fairlead.agent_protocol.messages import (
-    MOST_LISTENERS,
-    NEIGHBOURS,
-    NEIGHBOURS_QUESTION,
-    QUESTION,
-    REPORT,
+    COUNTER_REPORT,
+    LISTENER_LOOKUP,
+    MAX_LISTENERS,
+    NEIGHBOURS_REQUEST,
+    NEIGHBOURS_RESPONSE,
     object_of,
     read_services,
 )
-from fairlead.agent_protocol.reports import LARGEST_REPORT, read_report
+from fairlead.agent_protocol.reports import MAX_REPORT_BYTES, read_report
 from fairlead.agent_protocol.reports import REPORT as AGENT_REPORT
 from fairlead.api.agents import authentication
-from fairlead.api.agents.keys import KEYS, KEYS_QUESTION, Lending
-from fairlead.api.agents.neighbours import NeighbourNews
-from fairlead.api.agents.nodes import Nodes
-from fairlead.api.agents.slice_stream import Watching
-from fairlead.api.http.front_end import ApiError, Services, identity, json_response, too_often
-from fairlead.api.http.front_end_builder import SENTENCE, Door, sentence
-from fairlead.api.http.openapi import IDENTITY, TEXT, Newest, Operation, read_body
-from fairlead.api.http.rate_limit import Pace
+from fairlead.api.agents.keys import KEYS, KEYS_REQUEST, KeyDelivery
+from fairlead.api.agents.neighbours import NeighbourLongPoll
+from fairlead.api.agents.nodes import NodeRegistry
+from fairlead.api.agents.slice_stream import SliceStreams
+from fairlead.api.http.front_end import ApiError, Services, identity, json_response, rate_limited
+from fairlead.api.http.front_end_builder import SENTENCE, ApiFrontEnd, sentence
+from fairlead.api.http.openapi import IDENTITY, TEXT, Operation, ReadConsistency, read_body
+from fairlead.api.http.rate_limit import RateLimiter
 from fairlead.changes.identity import Identity
 from fairlead.changes.refusal import Refused
 from fairlead.drivers.interface import DriverError
-from fairlead.model.documents.traffic_counters import Figures
+from fairlead.model.documents.traffic_counters import TrafficCounters
 from fairlead.model.queries.local_datapaths import local_places
-from fairlead.model.queries.proxies import leads_to_proxies
-from fairlead.model.queries.statistics import MOST_SERVICES, CountedService, find_listeners
-from fairlead.runtime.cooperative import in_steps
+from fairlead.model.queries.proxies import uses_proxies
+from fairlead.model.queries.statistics import MAX_SERVICES_PER_REQUEST, CountedService, find_listeners
+from fairlead.runtime.cooperative import run_in_steps
 from fairlead.runtime.steps import Steps
 from fairlead.schema import Field, Parser, array_schema, object_schema, or_null, reads, text
 from fairlead.store.codec import encode_value
 
 LOG = logging.getLogger(__name__)
-MAY_TELL = frozenset({"admin", "service"})
-LARGEST_QUESTION = 2**20
+AGENT_ROLES = frozenset({"admin", "service"})
+MAX_REQUEST_BYTES = 2**20
 """Maximum bytes of a neighbour request; all IPv6 addresses that a node may remember fit."""
 
 
@@ -68,39 +68,39 @@ def _whole(parser: Parser[Mapping[str, object]]) -> Parser[Mapping[str, object]]
 
 def _request(secret: str) -> Parser[Mapping[str, object]]:
     """Make a parser of a certificate request with one more text attribute, named by `secret`."""
-    fields = {"request": Field(text(authentication.LONGEST_REQUEST), required=True)}
+    fields = {"request": Field(text(authentication.MAX_REQUEST_LENGTH), required=True)}
     if secret:
-        fields[secret] = Field(text(authentication.LONGEST_SECRET), required=True)
+        fields[secret] = Field(text(authentication.MAX_SECRET_LENGTH), required=True)
     return _whole(object_of(fields))
 
 
 _ANSWER = object_schema(
     {
-        "listeners": array_schema(or_null(IDENTITY), MOST_SERVICES),
-        "proxied": array_schema(IDENTITY, MOST_SERVICES),
-        "places": array_schema(or_null(TEXT), MOST_SERVICES),
+        "listeners": array_schema(or_null(IDENTITY), MAX_SERVICES_PER_REQUEST),
+        "proxied": array_schema(IDENTITY, MAX_SERVICES_PER_REQUEST),
+        "places": array_schema(or_null(TEXT), MAX_SERVICES_PER_REQUEST),
     },
     ["listeners", "proxied", "places"],
 )
-_NAMES = array_schema(TEXT, MOST_LISTENERS)
-_HEARD = object_schema({"unknown": _NAMES, "doubtful": _NAMES}, ["unknown", "doubtful"])
+_NAMES = array_schema(TEXT, MAX_LISTENERS)
+_COUNTERS_RESPONSE = object_schema({"unknown": _NAMES, "doubtful": _NAMES}, ["unknown", "doubtful"])
 
-_BELIEVED = object_schema(
+_REPORT_RESPONSE = object_schema(
     {"epoch": TEXT, "refused": {"type": "array", "items": {"type": "array"}}}, ["epoch", "refused"]
 )
-REPORTS_AT_ONCE, REPORT_SECONDS = 40, 0.05
+REPORT_BURST, REPORT_SECONDS = 40, 0.05
 """Rate limit of reports per agent: burst size, and seconds until one unit is available again. An agent sends at most
 twenty reports a second."""
 
 
-class _Counting:
+class _CounterHandlers:
     """Handlers for the counters of nodes. A node drops counters of unknown listeners, so the store is re-read before a
     listener is reported as unknown."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
 
-    async def find(self, request: Request) -> Response:
+    async def look_up(self, request: Request) -> Response:
         """Return the listener of each service; null if it has none, or not on this chassis. An agent with a single
         chassis may omit `chassis`; for an administrator, omitting it means all nodes. `proxied` lists the listeners
         that proxies count; `places` has the network, router or port of each service, or null."""
@@ -109,10 +109,10 @@ class _Counting:
         chassis = asked.get("chassis") or _only_chassis(identity(request))
         ports = None if chassis is None else _ports_of(services, request, chassis)
         places, found = self._find(counted, ports)
-        if None in found and await services.knows_newest():
+        if None in found and await services.refresh():
             places, found = self._find(counted, ports)
         snapshot = services.model.snapshot
-        proxied = [each for each in {*found} if each is not None and leads_to_proxies(snapshot, each)]
+        proxied = [each for each in {*found} if each is not None and uses_proxies(snapshot, each)]
         called = [None if each is None else snapshot.called.get(each, each) for each in places]
         return json_response({"listeners": found, "proxied": proxied, "places": called})
 
@@ -122,24 +122,24 @@ class _Counting:
         """Return place and listener of each service, restricted to the flows of a node with these ports; None for all
         nodes."""
         snapshot = self._services.model.snapshot
-        places = [self._services.locate(each.place) for each in counted]
+        places = [self._services.resolve_counting_place(each.place) for each in counted]
         if ports is not None:
             local = local_places(snapshot, ports)
             places = [place if place in local else None for place in places]
         return places, find_listeners(snapshot, zip(places, counted, strict=True))
 
-    async def tell(self, request: Request) -> Response:
+    async def report(self, request: Request) -> Response:
         """Store the counters of a node. Counters of unknown listeners, and implausible ones, are dropped and
         returned as `unknown` and `doubtful`. While the store is unavailable, no listener is reported as unknown."""
         services, chassis = self._services, request.path_params["chassis"]
         _check_known(services, request, chassis)
         told = await read_body(request)
         snapshot = services.model.snapshot
-        figures, unknown = await in_steps(_split(told["listeners"], snapshot.listener_owner))
+        figures, unknown = await run_in_steps(_split(told["listeners"], snapshot.listener_owner))
         if unknown:
-            stored = await services.knows_newest()
+            stored = await services.refresh()
             snapshot = services.model.snapshot
-            figures, missing = await in_steps(_split(told["listeners"], snapshot.listener_owner))
+            figures, missing = await run_in_steps(_split(told["listeners"], snapshot.listener_owner))
             unknown = missing if stored else []
         known = snapshot.listener_owner
 
@@ -147,48 +147,48 @@ class _Counting:
             made = snapshot.load_balancers[known[listener]].created_at
             return max(0.0, (services.now() - made).total_seconds())
 
-        doubtful = await in_steps(services.node_counts.reporting(chassis, figures, told["interval"], age))
+        doubtful = await run_in_steps(services.node_counts.reporting(chassis, figures, told["interval"], age))
         if doubtful:
             LOG.warning("chassis %s tells more than a node can count, of listener %s", chassis, doubtful[0])
         return json_response({"unknown": unknown, "doubtful": doubtful})
 
 
-class _Hearing:
+class _ReportHandlers:
     """Handlers for the reports of agents."""
 
-    def __init__(self, nodes: Nodes) -> None:
+    def __init__(self, nodes: NodeRegistry) -> None:
         self._nodes = nodes
-        self._pace = Pace(REPORTS_AT_ONCE, REPORT_SECONDS)
+        self._pace = RateLimiter(REPORT_BURST, REPORT_SECONDS)
 
-    async def hear(self, request: Request) -> Response:
+    async def report(self, request: Request) -> Response:
         """Receive the report of an agent: heartbeat, apply failures and probe results. Results for endpoints that
         the agent is not assigned are ignored, and returned with the reason."""
         chassis = request.path_params["chassis"]
         _check_speaks(request, chassis)
         if (wait := self._pace.wait(chassis)) > 0:
-            raise too_often(f"chassis {chassis} reports too often", wait)
+            raise rate_limited(f"chassis {chassis} reports too often", wait)
         self._pace.add(chassis)
         report = read_report(chassis, await read_body(request))
         agents, seen = self._nodes.agents, request.scope["extensions"]
         connection: asyncio.Event = seen["fairlead.gone"]["event"]
-        seen["fairlead.hung_up"]["follow"](partial(agents.hang_up, chassis, connection))
-        refused = await agents.hear(report, connection)
+        seen["fairlead.hung_up"]["follow"](partial(agents.record_disconnect, chassis, connection))
+        refused = await agents.take_report(report, connection)
         if connection.is_set():  # the connection ended before the callback was registered
-            agents.hang_up(chassis, connection)
+            agents.record_disconnect(chassis, connection)
         named = [[msgspec.Raw(encode_value(endpoint)), why] for endpoint, why in refused]
-        epoch = f"{self._nodes.channel.epoch}.{self._nodes.agents.returns(chassis)}"
+        epoch = f"{self._nodes.channel.epoch}.{self._nodes.agents.reconnects(chassis)}"
         return json_response({"epoch": epoch, "refused": named})
 
 
-def make_door(services: Services) -> Starlette:
-    counting, hearing = _Counting(services), _Hearing(services.nodes)
-    watching = Watching(services.nodes.channel, _check_speaks, services.check_told)
-    lending = Lending(services, _check_speaks)
-    neighbours = NeighbourNews(services, partial(_ports_of, services))
-    return DOOR.build(
+def make_front_end(services: Services) -> Starlette:
+    counting, hearing = _CounterHandlers(services), _ReportHandlers(services.nodes)
+    watching = SliceStreams(services.nodes.channel, _check_speaks, services.check_synced)
+    lending = KeyDelivery(services, _check_speaks)
+    neighbours = NeighbourLongPoll(services, partial(_ports_of, services))
+    return FRONT_END.build(
         [
             *authentication.routes(services, _request),
-            Operation("POST", "/sightings", counting.find, takes=_whole(QUESTION), gives={200: _ANSWER}),
+            Operation("POST", "/sightings", counting.look_up, takes=_whole(LISTENER_LOOKUP), gives={200: _ANSWER}),
             Operation(
                 "GET",
                 "/chassis/{chassis}/slice",
@@ -200,39 +200,49 @@ def make_door(services: Services) -> Starlette:
             Operation(
                 "POST",
                 "/chassis/{chassis}/report",
-                hearing.hear,
+                hearing.report,
                 takes=_whole(AGENT_REPORT),
-                gives={200: _BELIEVED},
-                largest=LARGEST_REPORT,
+                gives={200: _REPORT_RESPONSE},
+                largest=MAX_REPORT_BYTES,
             ),
-            Operation("POST", "/chassis/{chassis}/keys", lending.lend, takes=_whole(KEYS_QUESTION), gives={200: KEYS}),
-            Operation("PUT", "/chassis/{chassis}", counting.tell, takes=_whole(REPORT), gives={200: _HEARD}),
+            Operation(
+                "POST", "/chassis/{chassis}/keys", lending.deliver, takes=_whole(KEYS_REQUEST), gives={200: KEYS}
+            ),
+            Operation(
+                "PUT",
+                "/chassis/{chassis}",
+                counting.report,
+                takes=_whole(COUNTER_REPORT),
+                gives={200: _COUNTERS_RESPONSE},
+            ),
             Operation(
                 "POST",
                 "/chassis/{chassis}/neighbours",
-                neighbours.tell,
-                takes=_whole(NEIGHBOURS_QUESTION),
-                gives={200: NEIGHBOURS.schema},
-                largest=LARGEST_QUESTION,
+                neighbours.poll,
+                takes=_whole(NEIGHBOURS_REQUEST),
+                gives={200: NEIGHBOURS_RESPONSE.schema},
+                largest=MAX_REQUEST_BYTES,
                 waits=True,
             ),
         ]
     )
 
 
-def _split(told: Mapping[str, Mapping[str, int]], known: Container[str]) -> Steps[tuple[dict[str, Figures], list[str]]]:
+def _split(
+    told: Mapping[str, Mapping[str, int]], known: Container[str]
+) -> Steps[tuple[dict[str, TrafficCounters], list[str]]]:
     """Split counters into those of existing listeners and the names of the others."""
-    figures: dict[str, Figures] = {}
+    figures: dict[str, TrafficCounters] = {}
     for listener, sums in told.items():
         if listener in known:
-            figures[listener] = Figures(**sums)
+            figures[listener] = TrafficCounters(**sums)
         yield
     return figures, [listener for listener in told if listener not in figures]
 
 
 def _only_agents(who: Identity) -> None:
     """Raise ApiError unless the caller is an agent or an administrator."""
-    if not who.roles & MAY_TELL:
+    if not who.roles & AGENT_ROLES:
         raise ApiError(403, "this is for agents: the role is 'service' or 'admin'")
     if not who.is_admin and not who.chassis:
         raise ApiError(
@@ -270,21 +280,21 @@ def _check_known(services: Services, request: Request, chassis: str) -> None:
 def _ports_of(services: Services, request: Request, chassis: str) -> frozenset[str]:
     """Return the ports of a chassis that the caller represents. Raises ApiError, DriverError."""
     _check_speaks(request, chassis)
-    ports = services.ports_on(chassis)
+    ports = services.ports_of_chassis(chassis)
     if ports is None:
         raise ApiError(404, f"OVN has no chassis {chassis}")
     return ports
 
 
-DOOR = Door(
+FRONT_END = ApiFrontEnd(
     path="/agent",
     title="Fairlead: agents",
     error=SENTENCE,
     fault=sentence,
-    words={
+    error_texts={
         DriverError: lambda _, error: ApiError(503, f"OVN cannot be asked: {error}"),
         Refused: authentication.refusal_of,
     },
-    admits=_only_agents,
-    newest=Newest.LEFT,
+    authorize=_only_agents,
+    consistency=ReadConsistency.LOCAL,
 )

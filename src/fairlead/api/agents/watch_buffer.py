@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 Write: TypeAlias = Callable[[bytes], None]
-MOST_BEHIND = 8 * 2**20
+MAX_BUFFERED_BYTES = 8 * 2**20
 """Maximum bytes buffered for an agent; above it the watch ends, and the agent reconnects."""
 
 
@@ -17,27 +17,27 @@ class Watch:
     write: Write | None = None
     """Write function; None until the initial list is sent, while messages are buffered."""
     end: Callable[[], None] = lambda: None
-    waiting: list[bytes] = field(default_factory=list)
-    behind: int = 0
+    buffered: list[bytes] = field(default_factory=list)
+    buffered_bytes: int = 0
     """Bytes in `waiting`."""
 
-    def tell(self, message: bytes) -> None:
+    def send(self, message: bytes) -> None:
         if self.write is not None:
             self.write(message)
             return
-        self.waiting.append(message)
-        self.behind += len(message)
-        if self.behind > MOST_BEHIND:
+        self.buffered.append(message)
+        self.buffered_bytes += len(message)
+        if self.buffered_bytes > MAX_BUFFERED_BYTES:
             self.end()
 
-    def let_go(self) -> None:
+    def detach(self) -> None:
         """Detach the connection: later messages are dropped, and no reference to the connection remains."""
         self.write, self.end = lambda _: None, lambda: None
-        self.waiting.clear()
+        self.buffered.clear()
 
     def go_live(self, write: Write) -> None:
         """Write the buffered messages, and from now on every message directly."""
-        for message in self.waiting:
+        for message in self.buffered:
             write(message)
-        self.waiting.clear()
+        self.buffered.clear()
         self.write = write

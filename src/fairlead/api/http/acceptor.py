@@ -20,20 +20,20 @@ from functools import partial
 from ipaddress import IPv6Address, IPv6Network, ip_address
 
 from fairlead.api.http.protocol import BoundedHttp
-from fairlead.api.http.rate_limit import Pace
-from fairlead.runtime.fair_semaphore import FairSemaphore, TooMany
+from fairlead.api.http.rate_limit import RateLimiter
+from fairlead.runtime.fair_semaphore import FairSemaphore, WaitQueueFull
 
 SWEEP = 0.5
 """Seconds between two searches for overdue connections."""
-AT_ONCE = 64
+MAX_ACCEPTS_PER_TURN = 64
 """Maximum connections accepted in one event-loop turn."""
-HANDSHAKE_PATIENCE = 10.0
+HANDSHAKE_TIMEOUT = 10.0
 """Timeout of a TLS handshake, in seconds."""
 HANDSHAKES, HANDSHAKE_SECONDS = 100, 0.05
 """Handshake rate limit per address: burst size, and seconds until one unit of the burst is available again. Each
 handshake costs milliseconds of CPU time. Handshakes above the rate are delayed, not rejected; connection limits still
 apply to them."""
-SHAKING_AT_ONCE, SHAKING_OF_ONE, SHAKING_SECONDS = 16, 8, 0.1
+MAX_HANDSHAKES, MAX_HANDSHAKES_PER_ADDRESS, HANDSHAKE_SLOT_SECONDS = 16, 8, 0.1
 """Limits of concurrent handshakes after the ClientHello has arrived: in total, per address, and the seconds after which
 a handshake that waits for its client stops counting. All bytes that have arrived are processed in one event-loop turn,
 so a thousand agents that reconnect together would hold the loop for half a second. Addresses take turns."""
@@ -45,7 +45,7 @@ UNIX = "uid "
 LOG = logging.getLogger(__name__)
 
 
-def counted_as(address: str) -> str:
+def connection_key(address: str) -> str:
     """Return the key by which connections of an address are counted: the IPv4 address, or the /64 of an IPv6
     address."""
     try:
@@ -70,7 +70,7 @@ class ClientConnection:
     """Client connection, from accept to close."""
 
     address: str
-    """Counting key (`counted_as`); empty for a trusted proxy."""
+    """Counting key (`connection_key`); empty for a trusted proxy."""
     since: float
     protocol: BoundedHttp | None = None
     handshake: "asyncio.Task[None] | None" = None
@@ -96,30 +96,30 @@ class ClientConnection:
 class ClientConnections:
     """All open connections by address; each inner mapping is in order of arrival."""
 
-    most: int
-    most_of_one: int
+    max_total: int
+    max_per_address: int
     by_address: dict[str, dict[ClientConnection, None]] = field(default_factory=dict)
     count: int = 0
     dropped: int = 0
-    refused: int = 0
+    rejected: int = 0
 
     def admit(self, client: ClientConnection) -> bool:
         """Register the connection and return True if a slot is free or a waiting connection can be dropped to free
         one."""
         own = self.by_address.get(client.address, {})
-        if client.address and len(own) >= self.most_of_one and not self._make_room(own):
-            self.refused += 1
+        if client.address and len(own) >= self.max_per_address and not self._make_room(own):
+            self.rejected += 1
             return False
-        if self.count >= self.most:
+        if self.count >= self.max_total:
             largest = max(self.by_address.values(), key=len)
             if not self._make_room(largest) and not any(map(self._make_room, self.by_address.values())):
-                self.refused += 1
+                self.rejected += 1
                 return False
         self.by_address.setdefault(client.address, {})[client] = None
         self.count += 1
         return True
 
-    def forget(self, client: ClientConnection) -> None:
+    def remove(self, client: ClientConnection) -> None:
         own = self.by_address.get(client.address, {})
         if client in own:
             del own[client]
@@ -136,7 +136,7 @@ class ClientConnections:
             return False
         longest = min(waiting, key=lambda each: each[0])[1]
         self.dropped += 1
-        self.forget(longest)
+        self.remove(longest)
         longest.drop()
         return True
 
@@ -161,11 +161,13 @@ class Acceptor:
         self._tls = tls
         self._is_proxy = is_proxy
         self._certificate_of = certificate_of
-        self._handshakes = Pace(HANDSHAKES, HANDSHAKE_SECONDS)
-        self._shaking = FairSemaphore(at_once=SHAKING_AT_ONCE, of_one=SHAKING_OF_ONE, waiting=clients.most)
+        self._handshakes = RateLimiter(HANDSHAKES, HANDSHAKE_SECONDS)
+        self._handshake_slots = FairSemaphore(
+            at_once=MAX_HANDSHAKES, of_one=MAX_HANDSHAKES_PER_ADDRESS, waiting=clients.max_total
+        )
         self._loop = asyncio.get_running_loop()
         self._sweeping: asyncio.Task[None] | None = None
-        self._complained = False
+        self._has_logged_pause = False
 
     def start(self) -> None:
         self._listener.setblocking(False)
@@ -184,7 +186,7 @@ class Acceptor:
             client.drop()
 
     def _accept(self) -> None:
-        for _ in range(AT_ONCE):
+        for _ in range(MAX_ACCEPTS_PER_TURN):
             try:
                 connection, address = self._listener.accept()
             except (BlockingIOError, ConnectionAbortedError, InterruptedError):
@@ -192,13 +194,13 @@ class Acceptor:
             except OSError as error:  # EMFILE or ENFILE: no file descriptor left in this process or on this machine
                 self._pause(error)
                 return
-            self._complained = False
-            self._take_in(connection, address)
+            self._has_logged_pause = False
+            self._start_handshake(connection, address)
 
     def _pause(self, error: OSError) -> None:
-        if not self._complained:
+        if not self._has_logged_pause:
             LOG.error("no connection can be accepted: %s", error.strerror)
-        self._complained = True
+        self._has_logged_pause = True
         self._loop.remove_reader(self._listener.fileno())
         self._loop.call_later(PAUSE, self._resume)
 
@@ -206,14 +208,14 @@ class Acceptor:
         if self._sweeping is not None and not self._sweeping.cancelled() and self._listener.fileno() >= 0:
             self._loop.add_reader(self._listener.fileno(), self._accept)
 
-    def _take_in(self, connection: socket.socket, address: object) -> None:
+    def _start_handshake(self, connection: socket.socket, address: object) -> None:
         peer = _peer(connection, address)
-        client = ClientConnection(address="" if self._is_proxy(peer) else counted_as(peer), since=self._loop.time())
+        client = ClientConnection(address="" if self._is_proxy(peer) else connection_key(peer), since=self._loop.time())
         if not self.clients.admit(client):
             connection.close()
             return
         connection.setblocking(False)
-        client.handshake = self._loop.create_task(self._hand_over(client, connection, peer))
+        client.handshake = self._loop.create_task(self._start_protocol(client, connection, peer))
         client.handshake.add_done_callback(partial(self._forget_dropped, client, connection))
 
     def _forget_dropped(
@@ -222,13 +224,13 @@ class Acceptor:
         """Clean up after a handshake that was cancelled before its first step, when its own `except` clauses never
         run."""
         if handshake.cancelled():
-            self.clients.forget(client)
+            self.clients.remove(client)
             connection.close()
 
-    async def _hand_over(self, client: ClientConnection, connection: socket.socket, peer: str) -> None:
+    async def _start_protocol(self, client: ClientConnection, connection: socket.socket, peer: str) -> None:
         def make() -> BoundedHttp:
             client.protocol = self._make_protocol()
-            client.protocol.on_gone = partial(self.clients.forget, client)
+            client.protocol.on_disconnect = partial(self.clients.remove, client)
             client.protocol.peer = peer
             client.protocol.certificate_of = self._certificate_of
             return client.protocol
@@ -240,8 +242,8 @@ class Acceptor:
             else:
                 await self._wait_for_turn(client.address)
                 await self._shake_hands(client.address, make, connection, tls)
-        except (OSError, TimeoutError, TooMany):  # failed handshake or closed connection: not worth logging
-            self.clients.forget(client)
+        except (OSError, TimeoutError, WaitQueueFull):  # failed handshake or closed connection: not worth logging
+            self.clients.remove(client)
             connection.close()
 
     async def _wait_for_turn(self, address: str) -> None:
@@ -257,14 +259,14 @@ class Acceptor:
     ) -> None:
         """Run the TLS handshake. Raises OSError, TimeoutError, and TooMany if more handshakes of one address wait than
         the total of connections."""
-        until = self._loop.time() + HANDSHAKE_PATIENCE
+        until = self._loop.time() + HANDSHAKE_TIMEOUT
         async with asyncio.timeout_at(until):
-            await self._hear(connection)
-        patience = max(until - self._loop.time(), SHAKING_SECONDS)
-        async with self._shaking.turn(address, counted=SHAKING_SECONDS):
+            await self._wait_for_client_hello(connection)
+        patience = max(until - self._loop.time(), HANDSHAKE_SLOT_SECONDS)
+        async with self._handshake_slots.turn(address, counted=HANDSHAKE_SLOT_SECONDS):
             await self._loop.connect_accepted_socket(make, connection, ssl=tls, ssl_handshake_timeout=patience)
 
-    async def _hear(self, connection: socket.socket) -> None:
+    async def _wait_for_client_hello(self, connection: socket.socket) -> None:
         """Wait for the first bytes of the client, so that silent connections cost nothing and occupy no handshake
         slot."""
         said = asyncio.Event()

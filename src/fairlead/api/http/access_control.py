@@ -22,48 +22,50 @@ from urllib.parse import urlsplit
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from fairlead.api.http.acceptor import counted_as
+from fairlead.api.http.acceptor import connection_key
 from fairlead.api.http.authentication import (
-    LONGEST_USER,
+    MAX_USER_LENGTH,
     Authenticate,
+    ClientCertificateNotValid,
+    IdentityProviderUnavailable,
     LoginAttempt,
-    NobodyToAsk,
-    NotValidNow,
-    SpeaksForNone,
-    TooManyChecks,
+    NoProjectScope,
+    TooManyLogins,
     read_credentials,
 )
 from fairlead.api.http.front_end import ApiError, json_response
-from fairlead.api.keys import ASKER
+from fairlead.api.keys import CALLER_CREDENTIALS
 from fairlead.changes.identity import Identity
-from fairlead.keystores.interface import Asker
+from fairlead.keystores.interface import Requester
 from fairlead.reconciler.loop import CAUSE
-from fairlead.runtime.fair_semaphore import FairSemaphore, Gone
-from fairlead.runtime.logging import AUDIT, Allowance, RateLimit, cleaned
-from fairlead.store.model import ASKING_PROJECT, CHANGED
+from fairlead.runtime.fair_semaphore import ClientDisconnected, FairSemaphore
+from fairlead.runtime.logging import AUDIT, RateLimit, TokenBucket, sanitize
+from fairlead.store.model import CHANGED_OWNERS, REQUEST_PROJECT
 
 LOG = logging.getLogger(__name__)
 AUDIT_LOG = logging.getLogger(AUDIT)
-STRANGERS = logging.getLogger(f"{__name__}.strangers")
+UNAUTHENTICATED_LOG = logging.getLogger(f"{__name__}.strangers")
 """Rate-limited log of unauthenticated requests."""
-STRANGERS_A_MINUTE, FAILED_LOGINS_A_MINUTE = 60, 120
-LONGEST_PATH = 200
+UNAUTHENTICATED_PER_MINUTE, FAILED_LOGINS_A_MINUTE = 60, 120
+MAX_PATH_LENGTH = 200
 """Maximum characters of a path in the log."""
-MOST_OBJECTS = 20
+MAX_LOGGED_OBJECTS = 20
 """Maximum objects named in an audit line; the rest is counted."""
-AT_ONCE, WAITING = 8, 64
+MAX_CONCURRENT, MAX_QUEUED = 8, 64
 """Maximum concurrent and queued requests of a project; reads and writes count separately."""
-NODES_WAITING = 4000
+MAX_QUEUED_REPORTS = 4000
 """Maximum queued reports of nodes, which may share one user and arrive together."""
-LINE_PATIENCE = 10.0
+QUEUE_TIMEOUT = 10.0
 """Maximum seconds in a queue."""
-WORDS = "%(request)s %(method)s %(path)s by %(user)r of %(project)r from %(from)s: %(status)s in %(milliseconds)s ms"
+LOG_FORMAT = (
+    "%(request)s %(method)s %(path)s by %(user)r of %(project)r from %(from)s: %(status)s in %(milliseconds)s ms"
+)
 READS = frozenset({"GET", "HEAD", "OPTIONS"})
-PROBES = frozenset({"/healthz", "/readyz"})
+HEALTH_PATHS = frozenset({"/healthz", "/readyz"})
 """Health endpoints; they answer every caller, for any Host."""
 NO_PROJECT = "The token is for no project. Log in with a project, or with system scope."
-STRANGER = Identity(user="", project_id="", roles=frozenset())
-STRANGERS.addFilter(RateLimit(STRANGERS_A_MINUTE))
+UNAUTHENTICATED = Identity(user="", project_id="", roles=frozenset())
+UNAUTHENTICATED_LOG.addFilter(RateLimit(UNAUTHENTICATED_PER_MINUTE))
 
 
 def names_of(listen: str, more: Iterable[str], tls: bool) -> frozenset[str]:
@@ -99,22 +101,22 @@ class RequestRecord:
     """User name of a failed log-in."""
     waited: list[float] = field(default_factory=list)
     """Seconds spent in long polls, which do not count as latency."""
-    refused: bool = False
+    is_unauthenticated: bool = False
     """The request was not authenticated: rejected, or for a public path."""
     delayed: bool = False
     """The request has waited, or waits, in a queue of its project or user."""
 
     @property
     def named_objects(self) -> list[str]:
-        more = len(self.objects) - MOST_OBJECTS
-        return [*self.objects[:MOST_OBJECTS], *([f"and {more} more"] if more > 0 else [])]
+        more = len(self.objects) - MAX_LOGGED_OBJECTS
+        return [*self.objects[:MAX_LOGGED_OBJECTS], *([f"and {more} more"] if more > 0 else [])]
 
     def audit_fields(self, status: int) -> dict[str, object]:
         return {
             "request": self.id,
             "method": self.scope["method"],
-            "path": cleaned(self.scope["raw_path"].decode("latin-1"), LONGEST_PATH),
-            "user": self.caller.user if self.caller else cleaned(self.claimed, LONGEST_USER),
+            "path": sanitize(self.scope["raw_path"].decode("latin-1"), MAX_PATH_LENGTH),
+            "user": self.caller.user if self.caller else sanitize(self.claimed, MAX_USER_LENGTH),
             "project": self.caller.project_id if self.caller else "",
             "roles": sorted(self.caller.roles) if self.caller else [],
             "from": self.address,
@@ -150,13 +152,13 @@ def _plain_fault(_: str, error: ApiError) -> Response:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WayIn:
+class AccessPolicy:
     """Access policy of a listening socket."""
 
     authenticate: Authenticate
     names: frozenset[str] | None = None
     """Valid Host headers (`names_of`); None for any."""
-    public: frozenset[str] = frozenset({"", *PROBES})
+    public: frozenset[str] = frozenset({"", *HEALTH_PATHS})
     """Paths that need no authentication, without a trailing slash."""
     refusal: Callable[[str, int], Response] = _plain
     """Function that formats the rejection of a request before any front end."""
@@ -166,21 +168,21 @@ class WayIn:
     """Header WWW-Authenticate for requests without credentials."""
 
 
-class Turns:
+class ConcurrencyLimits:
     """Concurrency limits per project, shared by all listening sockets."""
 
     def __init__(self) -> None:
-        self._reads = FairSemaphore(of_one=AT_ONCE, waiting=WAITING)
-        self._writes = FairSemaphore(of_one=AT_ONCE, waiting=WAITING)
-        self._nodes = FairSemaphore(of_one=AT_ONCE, waiting=NODES_WAITING)
-        self._own = FairSemaphore(of_one=AT_ONCE, waiting=WAITING)
+        self._reads = FairSemaphore(of_one=MAX_CONCURRENT, waiting=MAX_QUEUED)
+        self._writes = FairSemaphore(of_one=MAX_CONCURRENT, waiting=MAX_QUEUED)
+        self._nodes = FairSemaphore(of_one=MAX_CONCURRENT, waiting=MAX_QUEUED_REPORTS)
+        self._own = FairSemaphore(of_one=MAX_CONCURRENT, waiting=MAX_QUEUED)
 
     def of(self, scope: Scope) -> FairSemaphore:
         if scope["path"].startswith("/agent/"):
             return self._nodes
         return self._reads if scope["method"] in READS else self._writes
 
-    def take(self, record: RequestRecord, line: str) -> AbstractAsyncContextManager[None]:
+    def enter(self, record: RequestRecord, line: str) -> AbstractAsyncContextManager[None]:
         """A turn among the requests of this line. Raises what `FairSemaphore.turn` does."""
         return _noted(self.of(record.scope), record, line)
 
@@ -193,7 +195,7 @@ class Turns:
 def _noted(turns: FairSemaphore, record: RequestRecord, line: str) -> AbstractAsyncContextManager[None]:
     """Return a turn for the request, and record whether it has to wait."""
     record.delayed = record.delayed or not turns.has_room(line)
-    return turns.turn(line, LINE_PATIENCE, _gone(record.scope))
+    return turns.turn(line, QUEUE_TIMEOUT, _disconnect_event(record.scope))
 
 
 class AccessControl:
@@ -202,17 +204,17 @@ class AccessControl:
     def __init__(
         self,
         app: ASGIApp,
-        way: WayIn,
+        way: AccessPolicy,
         new_id: Callable[[], str],
         observe: Callable[[Answered], None],
-        turns: Turns,
+        turns: ConcurrencyLimits,
     ) -> None:
         self._app = app
-        self._way = way
+        self._policy = way
         self._new_id = new_id
         self._observe = observe
         self._turns = turns
-        self._failed = Allowance(FAILED_LOGINS_A_MINUTE)
+        self._failed = TokenBucket(FAILED_LOGINS_A_MINUTE)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
@@ -222,17 +224,17 @@ class AccessControl:
         client = scope.get("client")
         record = RequestRecord(scope=scope, id=f"req-{self._new_id()}", address=client[0] if client else "")
         CAUSE.set(record.id)
-        CHANGED.set(record.objects)
+        CHANGED_OWNERS.set(record.objects)
 
         async def send_with_id(message: Any) -> None:
             if message["type"] == "websocket.accept":
-                self._tell(record, 101)
+                self._log_request(record, 101)
             if message["type"] in ("http.response.start", "websocket.http.response.start"):
                 headers = [*message["headers"], (b"x-openstack-request-id", record.id.encode())]
                 if message["status"] == 429 and not any(name == b"retry-after" for name, _ in headers):
                     headers.append((b"retry-after", b"1"))
                 message["headers"] = headers
-                self._tell(record, message["status"])
+                self._log_request(record, message["status"])
             await send(message)
 
         answer = await self._receive(record, dict(scope["headers"]))
@@ -244,43 +246,43 @@ class AccessControl:
     async def _receive(self, record: RequestRecord, headers: Mapping[bytes, bytes]) -> Response | None:
         """Authenticate the request. Return the rejection, or None after setting the caller."""
         path = record.scope["path"].rstrip("/")
-        record.refused = True
-        if path not in PROBES and (reason := self._why_refused(headers)):
-            return self._way.refusal(reason, 403)
-        if path in self._way.public:
-            record.caller = STRANGER
+        record.is_unauthenticated = True
+        if path not in HEALTH_PATHS and (reason := self._rejection_reason(headers)):
+            return self._policy.refusal(reason, 403)
+        if path in self._policy.public:
+            record.caller = UNAUTHENTICATED
             return None
         try:
-            record.caller = await self._way.authenticate(_login_attempt(record, headers))
-        except TooManyChecks as error:
+            record.caller = await self._policy.authenticate(_login_attempt(record, headers))
+        except TooManyLogins as error:
             return _too_many_checks(error.seconds)
-        except NobodyToAsk as error:
-            return self._cannot_tell(path, error.seconds)
-        except NotValidNow as error:
-            return self._way.fault(path, ApiError(401, str(error), "Unauthorized"))
-        except SpeaksForNone:
-            return self._way.fault(path, ApiError(403, NO_PROJECT, "PolicyNotAuthorized"))
-        except Gone:
+        except IdentityProviderUnavailable as error:
+            return self._provider_unavailable(path, error.seconds)
+        except ClientCertificateNotValid as error:
+            return self._policy.fault(path, ApiError(401, str(error), "Unauthorized"))
+        except NoProjectScope:
+            return self._policy.fault(path, ApiError(403, NO_PROJECT, "PolicyNotAuthorized"))
+        except ClientDisconnected:
             return Response(status_code=400)  # the client is gone
         if record.caller is None:
             credentials = read_credentials(_header(headers, b"authorization"))
             record.claimed = credentials[0] if credentials else ""
-            return _unauthorized(self._way.challenge)
-        record.refused = not record.caller.roles
+            return _unauthorized(self._policy.challenge)
+        record.is_unauthenticated = not record.caller.roles
         return None
 
-    def _cannot_tell(self, path: str, seconds: float) -> Response:
+    def _provider_unavailable(self, path: str, seconds: float) -> Response:
         text = "The identity service does not answer, so it cannot be told who calls. Nothing was done."
-        response = self._way.fault(path, ApiError(503, text, "HTTPServiceUnavailable"))
+        response = self._policy.fault(path, ApiError(503, text, "HTTPServiceUnavailable"))
         response.headers["retry-after"] = str(math.ceil(seconds))
         return response
 
-    def _why_refused(self, headers: Mapping[bytes, bytes]) -> str:
+    def _rejection_reason(self, headers: Mapping[bytes, bytes]) -> str:
         """Return the reason to reject a request that may be cross-site or for another host; empty if there is none."""
         host = headers.get(b"host", b"").decode("latin-1").lower()
-        names = self._way.names
+        names = self._policy.names
         if names is not None and host not in names:
-            return f"Host is '{cleaned(host, 100)}'; without authentication it is one of {', '.join(sorted(names))}"
+            return f"Host is '{sanitize(host, 100)}'; without authentication it is one of {', '.join(sorted(names))}"
         if headers.get(b"sec-fetch-site", b"none").lower() not in (b"none", b"same-origin"):
             return "a web page of another site may not call"
         if (origin := headers.get(b"origin")) is not None and not _is_same_site(origin.decode("latin-1"), host):
@@ -290,17 +292,17 @@ class AccessControl:
     def _admitted(self, record: RequestRecord) -> Scope:
         caller, scope = record.caller, record.scope
         assert caller is not None  # noqa: S101 - _receive has seen to it
-        ASKING_PROJECT.set(caller.project_id)
-        ASKER.set(Asker(token=_header(dict(scope["headers"]), b"x-auth-token") or ""))
+        REQUEST_PROJECT.set(caller.project_id)
+        CALLER_CREDENTIALS.set(Requester(token=_header(dict(scope["headers"]), b"x-auth-token") or ""))
         admitted = {**scope, "identity": caller, "request_id": record.id, "waited": record.waited}
-        if caller is not STRANGER:
-            line = _line(caller, record.address)
+        if caller is not UNAUTHENTICATED:
+            line = _queue_key(caller, record.address)
             own = f"{line}\0{caller.user}\0{_node(scope)}"
-            admitted["turn"] = lambda: self._turns.take(record, line)
+            admitted["turn"] = lambda: self._turns.enter(record, line)
             admitted["own_turn"] = lambda: self._turns.take_own(record, own)
         return admitted
 
-    def _tell(self, record: RequestRecord, status: int) -> None:
+    def _log_request(self, record: RequestRecord, status: int) -> None:
         facts = record.audit_fields(status)
         self._observe(
             Answered(
@@ -311,38 +313,38 @@ class AccessControl:
                 delayed=record.delayed and status != 429,
             )
         )
-        if record.refused and status >= 400 and record.caller and record.caller is not STRANGER:
+        if record.is_unauthenticated and status >= 400 and record.caller and record.caller is not UNAUTHENTICATED:
             record.claimed = record.caller.user if record.scope["method"] not in READS else ""
         if record.claimed:
-            self._tell_failed({**facts, "user": cleaned(record.claimed, LONGEST_USER)})
-        elif record.refused and not record.objects:
+            self._log_failed_login({**facts, "user": sanitize(record.claimed, MAX_USER_LENGTH)})
+        elif record.is_unauthenticated and not record.objects:
             if status >= 400:
-                STRANGERS.info(WORDS, facts, extra={"fields": facts})
+                UNAUTHENTICATED_LOG.info(LOG_FORMAT, facts, extra={"fields": facts})
         elif record.scope["path"].startswith("/agent/") and status < 400:
-            LOG.debug(WORDS, facts, extra={"fields": facts})  # every node reports every few seconds
+            LOG.debug(LOG_FORMAT, facts, extra={"fields": facts})  # every node reports every few seconds
         elif record.scope["method"] not in READS:
             named = ", ".join(record.named_objects)
-            words = f"{WORDS}: %(named)s" if named else WORDS
+            words = f"{LOG_FORMAT}: %(named)s" if named else LOG_FORMAT
             AUDIT_LOG.info(words, {**facts, "named": named}, extra={"fields": facts})
         elif status >= 400:
-            LOG.info(WORDS, facts, extra={"fields": facts})
+            LOG.info(LOG_FORMAT, facts, extra={"fields": facts})
 
-    def _tell_failed(self, facts: dict[str, object]) -> None:
-        left_out = self._failed.left_out
+    def _log_failed_login(self, facts: dict[str, object]) -> None:
+        left_out = self._failed.rejected
         if self._failed.take():
             words = "%(request)s log-in failed: %(user)r from %(from)s at %(method)s %(path)s"
             facts = {**facts, "log_in": "failed", "left_out": left_out}
             words = f"{words} (and {left_out} more)" if left_out else words
             AUDIT_LOG.warning(words, facts, extra={"fields": facts})
-            self._failed.left_out = 0
+            self._failed.rejected = 0
 
 
-def _line(caller: Identity, address: str) -> str:
+def _queue_key(caller: Identity, address: str) -> str:
     """Return the queue key of a request. Unauthenticated callers share the queue of their address, so that no project
     waits for them. An administrator does not wait for tenants of the project, because the request may be meant to stop
     them."""
     if not caller.roles:
-        return f"address {counted_as(address)}"
+        return f"address {connection_key(address)}"
     return f"{caller.user}\0{caller.project_id}" if caller.is_admin else caller.project_id or f"user {caller.user}"
 
 
@@ -357,14 +359,14 @@ def _login_attempt(record: RequestRecord, headers: Mapping[bytes, bytes]) -> Log
         authorization=_header(headers, b"authorization"),
         token=_header(headers, b"x-auth-token"),
         project_id=_header(headers, b"x-project-id"),
-        address=counted_as(record.address),
-        gone=_gone(record.scope),
+        address=connection_key(record.address),
+        disconnected=_disconnect_event(record.scope),
         query=record.scope["query_string"].decode("latin-1"),
         certificate=record.scope.get("extensions", {}).get("fairlead.certificate", {}).get("der"),
     )
 
 
-def _gone(scope: Scope) -> Any:
+def _disconnect_event(scope: Scope) -> Any:
     """Return the event that is set when the client disconnects, if the server provides one."""
     return scope.get("extensions", {}).get("fairlead.gone", {}).get("event")
 
@@ -379,7 +381,7 @@ def _is_same_site(origin: str, host: str) -> bool:
 
 def _unauthorized(challenge: str) -> Response:
     """Return 401 with the text of keystonemiddleware (auth_token)."""
-    response = _said(401, "Unauthorized", "The request you have made requires authentication.")
+    response = _keystone_error(401, "Unauthorized", "The request you have made requires authentication.")
     response.headers["www-authenticate"] = challenge
     return response
 
@@ -389,12 +391,12 @@ def _too_many_checks(seconds: int) -> Response:
         "Too many passwords or tokens of this address wait to be checked, or were wrong."
         " Who was right before is let in."
     )
-    response = _said(429, "Too Many Requests", text)
+    response = _keystone_error(429, "Too Many Requests", text)
     response.headers["retry-after"] = str(seconds)
     return response
 
 
-def _said(code: int, title: str, message: str) -> Response:
+def _keystone_error(code: int, title: str, message: str) -> Response:
     return json_response({"error": {"code": code, "title": title, "message": message}}, code)
 
 

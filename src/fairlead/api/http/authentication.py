@@ -32,9 +32,9 @@ import bcrypt
 from cryptography import x509
 from cryptography.x509.oid import NameOID
 
-from fairlead.api.http.rate_limit import Pace, retry_after
-from fairlead.changes.identity import DEFAULT_PROJECT, LONGEST_PROJECT, Identity
-from fairlead.runtime.fair_semaphore import FairSemaphore, Gone, TooMany
+from fairlead.api.http.rate_limit import RateLimiter, retry_after
+from fairlead.changes.identity import DEFAULT_PROJECT, MAX_PROJECT_ID_LENGTH, Identity
+from fairlead.runtime.fair_semaphore import ClientDisconnected, FairSemaphore, WaitQueueFull
 
 ROLES = frozenset(
     {
@@ -44,27 +44,27 @@ ROLES = frozenset(
     }
 )
 """Keystone's default roles, and Octavia's own older ones."""
-REMEMBERED = 10_000
-CHECKS_AT_ONCE = max(1, min(2, (os.cpu_count() or 2) - 1))
+MAX_CACHED = 10_000
+MAX_CONCURRENT_CHECKS = max(1, min(2, (os.cpu_count() or 2) - 1))
 """bcrypt runs in threads, and one processor stays free for other requests."""
-WAITING, WAITING_IN_ALL = 16, 256
+MAX_QUEUED, MAX_QUEUED_TOTAL = 16, 256
 """Maximum queued checks, of one address and of all."""
-CHECK_PATIENCE = 10.0
+CHECK_TIMEOUT = 10.0
 """Maximum seconds for which a check is queued."""
 FAILURES = 30
 """Burst of failures that an address may have; one unit is available again after each FORGIVEN seconds."""
-FORGIVEN = 2.0
+FAILURE_RECOVERY_SECONDS = 2.0
 BCRYPT = re.compile(r"^\$2[abxy]\$(0[4-9]|[12]\d|3[01])\$[./A-Za-z0-9]{53}$")
 BY_CERTIFICATE = "certificate"
 """Word in place of a hash."""
-LONGEST_USER = 255
+MAX_USER_LENGTH = 255
 
 
 class BadPasswordFile(Exception):
     """Invalid password file; the message names the file, the line and the valid form."""
 
 
-class TooManyChecks(Exception):
+class TooManyLogins(Exception):
     """Too many checks or failures of this address; `seconds` is the Retry-After."""
 
     def __init__(self, seconds: int) -> None:
@@ -72,7 +72,7 @@ class TooManyChecks(Exception):
         self.seconds = seconds
 
 
-class NobodyToAsk(Exception):
+class IdentityProviderUnavailable(Exception):
     """The identity provider is unavailable, so the caller cannot be authenticated; `seconds` is the Retry-After."""
 
     def __init__(self, seconds: float) -> None:
@@ -80,11 +80,11 @@ class NobodyToAsk(Exception):
         self.seconds = seconds
 
 
-class SpeaksForNone(Exception):
+class NoProjectScope(Exception):
     """The caller is authenticated, but its token has no project scope."""
 
 
-class NotValidNow(Exception):
+class ClientCertificateNotValid(Exception):
     """The client certificate is expired or not valid yet; the message has its name and time."""
 
 
@@ -99,7 +99,7 @@ class LoginAttempt:
     """Header X-Project-Id."""
     address: str = ""
     """Counting key of the client address (`acceptor.counted_as`)."""
-    gone: asyncio.Event | None = None
+    disconnected: asyncio.Event | None = None
     """Event that is set when the client disconnects."""
     query: str = ""
     """Query string of the URL."""
@@ -120,17 +120,17 @@ class User:
     """Empty for a user without a password, authenticated by certificate."""
 
 
-async def anybody(attempt: LoginAttempt) -> Identity | None:
+async def authenticate_as_admin(attempt: LoginAttempt) -> Identity | None:
     """Accept every caller as an administrator of the project it names: no authentication."""
     named = "".join(filter(str.isprintable, attempt.project_id or ""))
-    return Identity(user="anybody", project_id=named[:LONGEST_PROJECT] or DEFAULT_PROJECT, roles=ROLES)
+    return Identity(user="anybody", project_id=named[:MAX_PROJECT_ID_LENGTH] or DEFAULT_PROJECT, roles=ROLES)
 
 
-class Failures(Pace):
+class Failures(RateLimiter):
     """Rate limiter of failed log-ins by address."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        super().__init__(FAILURES, FORGIVEN, clock)
+        super().__init__(FAILURES, FAILURE_RECOVERY_SECONDS, clock)
 
 
 def read_password_file(path: Path) -> dict[str, User]:
@@ -153,7 +153,7 @@ def read_password_file(path: Path) -> dict[str, User]:
         if "" in chassis or (chassis and "service" not in roles):
             raise BadPasswordFile(f"{path}:{number}: the fifth column names chassis, of a user with the role service")
         has_form = parts[1:2] == [BY_CERTIFICATE] or bool(parts[1:] and BCRYPT.match(parts[1]))
-        if not roles or not has_form or not roles <= ROLES or len(parts[2]) > LONGEST_PROJECT:
+        if not roles or not has_form or not roles <= ROLES or len(parts[2]) > MAX_PROJECT_ID_LENGTH:
             raise BadPasswordFile(
                 f"{path}:{number}: a line is user:bcrypt hash:project:role,role, and for an agent :chassis,chassis;"
                 f" roles are {', '.join(sorted(ROLES))}"
@@ -169,16 +169,16 @@ class HttpBasic:
     def __init__(self, users: dict[str, User]) -> None:
         self.failures = Failures()
         self._turns = FairSemaphore(
-            at_once=CHECKS_AT_ONCE, of_one=CHECKS_AT_ONCE, waiting=WAITING, in_all=WAITING_IN_ALL
+            at_once=MAX_CONCURRENT_CHECKS, of_one=MAX_CONCURRENT_CHECKS, waiting=MAX_QUEUED, in_all=MAX_QUEUED_TOTAL
         )
         self._key = secrets.token_bytes(32)
         self._users, self._dummy = users, _make_dummy(users)
-        self._right: dict[bytes, Identity] = {}
+        self._valid_credentials: dict[bytes, Identity] = {}
 
     async def replace(self, users: dict[str, User]) -> None:
         """Replace the users and clear the cache of successful credentials."""
         dummy = await asyncio.to_thread(_make_dummy, users)
-        self._users, self._dummy, self._right = users, dummy, {}
+        self._users, self._dummy, self._valid_credentials = users, dummy, {}
 
     async def __call__(self, attempt: LoginAttempt) -> Identity | None:
         credentials = read_credentials(attempt.authorization)
@@ -186,17 +186,17 @@ class HttpBasic:
             return self._shown(attempt.certificate) if attempt.authorization is None else None
         name, password = credentials
         digest = hmac.digest(self._key, name.encode() + b"\0" + password, "sha256")
-        if digest in self._right:
-            return self._right[digest]
+        if digest in self._valid_credentials:
+            return self._valid_credentials[digest]
         self._refuse_after_failures(attempt.address)
         try:
-            async with self._turns.turn(attempt.address, CHECK_PATIENCE, attempt.gone):
-                if attempt.gone is not None and attempt.gone.is_set():
-                    raise Gone
+            async with self._turns.turn(attempt.address, CHECK_TIMEOUT, attempt.disconnected):
+                if attempt.disconnected is not None and attempt.disconnected.is_set():
+                    raise ClientDisconnected
                 self._refuse_after_failures(attempt.address)  # earlier checks of this address may have failed
                 return await self._check(name, password, digest, attempt.address)
-        except (TooMany, TimeoutError):
-            raise TooManyChecks(1) from None
+        except (WaitQueueFull, TimeoutError):
+            raise TooManyLogins(1) from None
 
     def _shown(self, certificate: bytes | None) -> Identity | None:
         """Return the identity named by a certificate that the CA signed. It is looked up for each request, so removing
@@ -208,17 +208,17 @@ class HttpBasic:
         """Raise TooManyChecks if this address has failed too often."""
         wait = self.failures.wait(address)
         if wait > 0:
-            raise TooManyChecks(retry_after(wait))
+            raise TooManyLogins(retry_after(wait))
 
     async def _check(self, name: str, password: bytes, digest: bytes, address: str) -> Identity | None:
-        user, right_ones = self._users.get(name), self._right
+        user, right_ones = self._users.get(name), self._valid_credentials
         # unknown names cost the same time as known ones
         hashed = user.hash if user and user.hash else self._dummy
         right = await asyncio.to_thread(bcrypt.checkpw, password[:72], hashed) and hashed is not self._dummy
         if user is None or not right:
             self.failures.add(address)
             return None
-        if len(right_ones) >= REMEMBERED:
+        if len(right_ones) >= MAX_CACHED:
             right_ones.clear()
         right_ones[digest] = user.identity  # cached for the users that the check used; they may have been replaced
         return user.identity if self._users.get(name) == user else None

@@ -17,11 +17,11 @@ from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import Response, StreamingResponse
 
 from fairlead.agent_protocol.enrolment import Enrolment
-from fairlead.api.agents.nodes import Nodes
+from fairlead.api.agents.nodes import NodeRegistry
 from fairlead.api.agents.traffic_counters import NodeCounts
 from fairlead.api.http.rate_limit import retry_after
-from fairlead.api.keys import Keys, NotTried, Trial
-from fairlead.changes.balancers import OnItsWay
+from fairlead.api.keys import Keys, SecretCheck, SecretsNotChecked
+from fairlead.changes.balancers import PartPending
 from fairlead.changes.identity import Identity
 from fairlead.changes.probe_limits import check_probes
 from fairlead.changes.proxy_limits import check_proxy_servers
@@ -29,40 +29,40 @@ from fairlead.changes.quotas import within_quota
 from fairlead.changes.refusal import Refused
 from fairlead.changes.restrictions import within_restrictions
 from fairlead.compilers import providers
-from fairlead.compilers.providers import Names
+from fairlead.compilers.providers import ProviderNames
 from fairlead.model.documents.owner import WITHOUT_DOCUMENTS, Owner
 from fairlead.model.documents.quota import NO_LIMITS, PROBE_LIMITS, Limits, ProbeLimits
-from fairlead.model.documents.status import Applied
-from fairlead.model.queries.domain import Places
+from fairlead.model.documents.status import AppliedState
+from fairlead.model.queries.domain import AttachedObjects
 from fairlead.model.queries.proxy_backends import MAX_PROXY_SERVERS
 from fairlead.model.queries.statistics import CountingPlace
-from fairlead.model.registry.affected import affected
+from fairlead.model.registry.affected import find_affected_owners
 from fairlead.model.registry.changeset import Changes
 from fairlead.model.registry.kinds import owner_of
 from fairlead.model.snapshot import Snapshot
-from fairlead.runtime.cooperative import Rests
+from fairlead.runtime.cooperative import Yielder
 from fairlead.runtime.fair_semaphore import FairSemaphore
 from fairlead.store.codec import encode
-from fairlead.store.model import ASKING_PROJECT, Change, Model, decided
-from fairlead.store.read_barrier import NotKnown
+from fairlead.store.model import REQUEST_PROJECT, Change, Model, resolve_changes
+from fairlead.store.read_barrier import StoreStale
 
-LARGEST_BODY = 4 * 2**20
+MAX_BODY_BYTES = 4 * 2**20
 """Maximum bytes of a body. The largest load balancer that the limits allow fits."""
-LARGEST_DOCUMENT = 5 * 2**18
+MAX_DOCUMENT_BYTES = 5 * 2**18
 """Maximum bytes of a stored document: a network with its subnets, or a whole load balancer. A document is written whole
 at each change, and etcd accepts 1.5 MiB per request by default. The maximum of listeners, pools and members takes 0.7
 MiB with names of usual length."""
-DEEPEST_BODY = 20
+MAX_BODY_DEPTH = 20
 """Maximum nesting of objects and lists. A whole load balancer has eight levels."""
-MOST_VALUES = 100_000
+MAX_BODY_VALUES = 100_000
 """Maximum values of a body, estimated by counting brackets and commas, also inside strings. The largest load balancer
 with all tags has fewer. Decoding much more would delay other requests (0.9 s for 4 MiB of empty lists)."""
-LONG_BODY = 2**15
+THREADED_BODY_BYTES = 2**15
 """Bytes above which a body is decoded in a thread."""
-LONGEST_QUERY = 2**15
+MAX_QUERY_BYTES = 2**15
 """Maximum bytes of a query string: about 800 ids in filters."""
 NO_ANSWER = "the dataplane has not answered yet"
-LONGEST_MESSAGE = 2000
+MAX_MESSAGE_LENGTH = 2000
 """Maximum characters of an error message."""
 JsonObject = dict[str, Any]
 _READER = ThreadPoolExecutor(max_workers=1, thread_name_prefix="body")
@@ -73,7 +73,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reachable:
+class ClientEndpoint:
     """Endpoint for clients with their own certificates, and the server certificate they can pin."""
 
     addresses: tuple[str, ...]
@@ -86,8 +86,8 @@ class Reachable:
     """Lifetime of a trust token, in seconds."""
 
 
-async def nowhere(_: str) -> Places:
-    return Places()
+async def no_placements(_: str) -> AttachedObjects:
+    return AttachedObjects()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +95,7 @@ class Services:
     """Dependencies of the API front ends: values and functions, which tests can replace."""
 
     model: Model
-    applied: Callable[[Owner], Applied]
+    applied: Callable[[Owner], AppliedState]
     now: Callable[[], datetime]
     new_id: Callable[[], str]
     mtu: int
@@ -103,14 +103,14 @@ class Services:
     external_mtu: int
     """MTU of a new external network, in bytes."""
     resync_owner: Callable[[Owner], None]
-    news: Callable[[Owner, int], Awaitable[None]]
+    wait_for_outcome: Callable[[Owner, int], Awaitable[None]]
     """Wait until this generation of the owner has an outcome, or until any attempt has ended."""
-    outcome: Callable[[Owner, int], Applied | None] = lambda _, generation: Applied(generation=generation)
+    outcome: Callable[[Owner, int], AppliedState | None] = lambda _, generation: AppliedState(generation=generation)
     """Return the outcome of this generation; None while an attempt is pending. Without a dataplane it is always
     applied."""
-    follow: Callable[[Callable[[Owner], None]], None] = lambda _: None
+    on_applied_change: Callable[[Callable[[Owner], None]], None] = lambda _: None
     """Register a callback for changes of an owner's applied state."""
-    providers: Names = providers.DEFAULT
+    providers: ProviderNames = providers.DEFAULT
     """Providers offered to tenants."""
     limits: Limits = NO_LIMITS
     """Default quotas of projects."""
@@ -122,36 +122,36 @@ class Services:
     """Counters reported by nodes."""
     keys: Keys = field(default_factory=Keys)
     """Keys and certificates referenced by load balancers."""
-    nodes: Nodes = field(init=False)
+    nodes: NodeRegistry = field(init=False)
     """Push channel to agents, and their reports."""
-    locate: Callable[[CountingPlace], str | None] = lambda _: None
+    resolve_counting_place: Callable[[CountingPlace], str | None] = lambda _: None
     """Return the id of the network, router or port of a node's counter. Raises DriverError."""
-    ports_on: Callable[[str], frozenset[str] | None] = lambda _: None
+    ports_of_chassis: Callable[[str], frozenset[str] | None] = lambda _: None
     """Return the ports on a node; None for an unknown node. Raises DriverError."""
-    check_told: Callable[[], None] = lambda: None
+    check_synced: Callable[[], None] = lambda: None
     """Raise DriverError until the ports of nodes are read from OVN."""
-    served_by_others: Callable[[str], Awaitable[Places]] = nowhere
+    placements_at_other_provider: Callable[[str], Awaitable[AttachedObjects]] = no_placements
     """Find a load balancer that another provider of the same service owns, by id. Raises DriverError."""
-    reachable: Callable[[], Reachable | None] = lambda: None
+    client_endpoint: Callable[[], ClientEndpoint | None] = lambda: None
     """Endpoint for clients with certificates; None if there is none."""
     enrolment: Callable[[], Enrolment | None] = lambda: None
     """Enrolment of agents; None if agents have no certificates."""
     socket_chassis: tuple[str, ...] = ()
     """Chassis represented by any process that can open the agents' socket."""
-    patience: float = 2.0
+    apply_timeout: float = 2.0
     """Maximum seconds for which a request waits for the dataplane: before its own change, and after it in a front end
     that answers once the change is applied."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "nodes", Nodes.of(self.model))
+        object.__setattr__(self, "nodes", NodeRegistry.of(self.model))
         self.model.watch(lambda news: self.keys.forget_deleted(news.after, news.documents))
 
-    async def knows_newest(self) -> bool:
+    async def refresh(self) -> bool:
         """Read the store's revision and return whether the snapshot is current; another server may have stored the
         object that the caller names."""
         try:
             await self.model.refresh()
-        except NotKnown:
+        except StoreStale:
             return False
         return True
 
@@ -159,15 +159,15 @@ class Services:
         """Write the change and return the new snapshot."""
         return (await self.record(change)).snapshot
 
-    async def record(self, change: Change) -> "Written":
+    async def record(self, change: Change) -> "StoredChange":
         """Write a change after checking document sizes, quotas, restrictions, keys and probe limits. Raises what
         `Model.write` raises, ApiError 400, and Refused.
 
-        A change that depends on a pending apply (`OnItsWay`) is decided again at each outcome and a last time at the
+        A change that depends on a pending apply (`PartPending`) is decided again at each outcome and a last time at the
         deadline. A change that references keys is decided again after these have been read.
         """
         loop, newest = asyncio.get_running_loop(), list[tuple[Snapshot, Changes]]()
-        deadline = loop.time() + self.patience
+        deadline = loop.time() + self.apply_timeout
         trial = self.keys.trial()
 
         async def decide(snapshot: Snapshot) -> Changes:
@@ -178,44 +178,44 @@ class Services:
         while True:
             try:
                 snapshot = await self.model.write(decide)
-            except NotTried as error:
-                await trial.read(error.wanted)
+            except SecretsNotChecked as error:
+                await trial.read(error.secrets)
             except Refused as refused:
-                if not isinstance(refused.why, OnItsWay) or loop.time() >= deadline:
+                if not isinstance(refused.why, PartPending) or loop.time() >= deadline:
                     raise
-                await self._news_until(deadline, refused.why.owner, refused.why.generation)
+                await self._wait_for_outcome_until(deadline, refused.why.owner, refused.why.generation)
             else:
                 ((before, changes),) = newest
-                return Written(before=before, changes=changes, snapshot=snapshot)
+                return StoredChange(before=before, changes=changes, snapshot=snapshot)
 
-    async def arrive(self, written: "Written") -> None:
+    async def wait_applied(self, written: "StoredChange") -> None:
         """Wait until the dataplane has applied a written change. Raises NotApplied after a failed attempt or after
         `patience` seconds; attempts continue then."""
         loop, generation = asyncio.get_running_loop(), written.snapshot.revision
-        deadline = loop.time() + self.patience
+        deadline = loop.time() + self.apply_timeout
         for owner in written.owners():
             while (outcome := self.outcome(owner, generation)) is None and loop.time() < deadline:
-                await self._news_until(deadline, owner, generation)
+                await self._wait_for_outcome_until(deadline, owner, generation)
             if outcome is None or outcome.error is not None:
                 raise NotApplied(owner, outcome.error if outcome and outcome.error else NO_ANSWER)
 
-    async def _news_until(self, deadline: float, owner: Owner, generation: int) -> None:
+    async def _wait_for_outcome_until(self, deadline: float, owner: Owner, generation: int) -> None:
         """Wait until an attempt to apply the owner has ended, or until the deadline."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(deadline):
-                await self.news(owner, generation)
+                await self.wait_for_outcome(owner, generation)
 
-    async def try_out(self, change: Change) -> None:
+    async def dry_run(self, change: Change) -> None:
         """Raise what `write` would raise for this change, without writing."""
         trial = self.keys.trial()
         while True:
             try:
-                return await self.model.try_out(lambda snapshot: self._decide(change, snapshot, trial))
-            except NotTried as error:
-                await trial.read(error.wanted)
+                return await self.model.dry_run(lambda snapshot: self._decide(change, snapshot, trial))
+            except SecretsNotChecked as error:
+                await trial.read(error.secrets)
 
-    async def _decide(self, change: Change, snapshot: Snapshot, trial: Trial) -> Changes:
-        changes = await decided(change(snapshot))
+    async def _decide(self, change: Change, snapshot: Snapshot, trial: SecretCheck) -> Changes:
+        changes = await resolve_changes(change(snapshot))
         await asyncio.sleep(0)  # measuring a large change takes as long as deciding it
         changes = within_restrictions(snapshot, within_quota(self.limits, snapshot, _bounded(changes)))
         trial.check(snapshot, changes)
@@ -224,7 +224,7 @@ class Services:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
+class StoredChange:
     """Stored change."""
 
     before: Snapshot
@@ -237,7 +237,7 @@ class Written:
         """Return the owners whose rows must be applied: the written documents, and the shared rows of their VIPs. Other
         affected documents are omitted, because they may belong to another tenant."""
         written = frozenset(self.changes.owners)
-        concerned = affected(self.before, self.snapshot, self.changes.owners) if written else ()
+        concerned = find_affected_owners(self.before, self.snapshot, self.changes.owners) if written else ()
         return tuple(each for each in concerned if each in written or each.kind in WITHOUT_DOCUMENTS)
 
 
@@ -247,7 +247,7 @@ class NotApplied(Exception):
     def __init__(self, owner: Owner, why: str) -> None:
         super().__init__(f"{owner}: {why}")
         self.owner = owner
-        self.why = why
+        self.reason = why
 
 
 class ApiError(Exception):
@@ -257,12 +257,12 @@ class ApiError(Exception):
         """`retry_after` is the value of that header, in seconds."""
         super().__init__(message)
         self.status = status
-        self.message = message if len(message) <= LONGEST_MESSAGE else f"{message[:LONGEST_MESSAGE]}..."
+        self.message = message if len(message) <= MAX_MESSAGE_LENGTH else f"{message[:MAX_MESSAGE_LENGTH]}..."
         self.kind = kind
         self.retry_after = retry_after
 
 
-def too_often(what: str, seconds: float, kind: str = "") -> ApiError:
+def rate_limited(what: str, seconds: float, kind: str = "") -> ApiError:
     """The answer to a caller that is paced. `seconds` is the time until the next request is served."""
     wait = retry_after(seconds)
     return ApiError(429, f"{what}; try again in {wait} s", kind, retry_after=wait)
@@ -271,23 +271,24 @@ def too_often(what: str, seconds: float, kind: str = "") -> ApiError:
 def _bounded(changes: Changes) -> Changes:
     for aggregate in changes.puts:
         size = len(encode(aggregate))
-        if size > LARGEST_DOCUMENT:
+        if size > MAX_DOCUMENT_BYTES:
             text = (
-                f"{owner_of(aggregate)} would take {size} bytes with all that it holds, and at most {LARGEST_DOCUMENT}"
+                f"{owner_of(aggregate)} would take {size} bytes with all that it holds, and at"
+                f" most {MAX_DOCUMENT_BYTES}"
                 " can be stored; give it fewer parts, or shorter names, descriptions and tags."
             )
             raise ApiError(400, text, "DocumentTooLarge")
     return changes
 
 
-def too_large(largest: int = LARGEST_BODY) -> ApiError:
+def too_large(largest: int = MAX_BODY_BYTES) -> ApiError:
     return ApiError(413, f"The request body is larger than {largest} bytes.", "RequestTooLarge")
 
 
 async def read_json(
     request: Request,
     takes: Callable[[object], _T],
-    largest: int = LARGEST_BODY,
+    largest: int = MAX_BODY_BYTES,
     meanwhile: AbstractAsyncContextManager[None] | None = None,
 ) -> _T:
     """Read a JSON body and return the result of `takes`. Raises what `takes` raises, and ApiError: 400 for invalid JSON
@@ -298,9 +299,9 @@ async def read_json(
     """
     async with meanwhile or contextlib.nullcontext():
         body = await _read_bytes(request, largest)
-    if len(body) <= LONG_BODY:
+    if len(body) <= THREADED_BODY_BYTES:
         return takes(_decode(body))
-    async with _READING.turn(ASKING_PROJECT.get()):
+    async with _READING.turn(REQUEST_PROJECT.get()):
         return await asyncio.get_running_loop().run_in_executor(_READER, lambda: takes(_decode(body)))
 
 
@@ -317,16 +318,16 @@ async def _read_bytes(request: Request, largest: int) -> bytes:
 
 
 def _decode(body: bytes) -> object:
-    too_deep = ApiError(400, f"The request body has more than {DEEPEST_BODY} levels.", "MalformedRequestBody")
-    if sum(map(body.count, b"[{,")) > MOST_VALUES:
-        raise ApiError(400, f"The request body has more than {MOST_VALUES} values.", "MalformedRequestBody")
+    too_deep = ApiError(400, f"The request body has more than {MAX_BODY_DEPTH} levels.", "MalformedRequestBody")
+    if sum(map(body.count, b"[{,")) > MAX_BODY_VALUES:
+        raise ApiError(400, f"The request body has more than {MAX_BODY_VALUES} values.", "MalformedRequestBody")
     try:
         decoded: object = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ApiError(400, f"The request body is not valid JSON: {error}", "MalformedRequestBody") from None
     except RecursionError:
         raise too_deep from None
-    if _is_deeper(decoded, DEEPEST_BODY):
+    if _is_deeper(decoded, MAX_BODY_DEPTH):
         raise too_deep
     return decoded
 
@@ -349,10 +350,10 @@ def pieces_response(pieces: Sequence[bytes]) -> Response:
     """Stream a JSON response of tens of megabytes from pieces that repeat, without joining them."""
 
     async def all_in_turn() -> AsyncIterator[bytes]:
-        rests = Rests()
+        rests = Yielder()
         for piece in pieces:
             yield piece
-            await rests.rest()
+            await rests.yield_if_due()
 
     length = {"content-length": str(sum(map(len, pieces)))}
     return StreamingResponse(all_in_turn(), headers=length, media_type="application/json")

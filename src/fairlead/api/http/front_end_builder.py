@@ -16,16 +16,16 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from fairlead.api.http.front_end import ApiError, json_response
-from fairlead.api.http.openapi import DOCUMENT, Newest, operations, with_document
-from fairlead.changes.balancers import OnItsWay
+from fairlead.api.http.openapi import DOCUMENT, ReadConsistency, operations, with_document
+from fairlead.changes.balancers import PartPending
 from fairlead.changes.identity import Identity
 from fairlead.changes.refusal import Refused
 from fairlead.schema import Schema, object_schema
-from fairlead.store.interface import OutcomeUnknown, Overtaken, StoreError, TooLarge
-from fairlead.store.read_barrier import NotKnown
+from fairlead.store.interface import OutcomeUnknown, RetriesExhausted, StoreError, TooLarge
+from fairlead.store.read_barrier import StoreStale
 
 LOG = logging.getLogger(__name__)
-Words: TypeAlias = Callable[[Request, Any], ApiError]
+ErrorText: TypeAlias = Callable[[Request, Any], ApiError]
 """Function that turns an exception into the error for the caller."""
 Handler: TypeAlias = Callable[[Request, Exception], Awaitable[Response]]
 RETRY_SECONDS = "1"
@@ -41,9 +41,9 @@ def _not_stored(_: Request, error: StoreError) -> ApiError:
         return ApiError(
             413, f"Nothing was written: the change is larger than the store takes: {error}", "RequestTooLarge"
         )
-    if isinstance(error, Overtaken):
+    if isinstance(error, RetriesExhausted):
         return ApiError(409, f"Nothing was written: {error}", "Conflict")
-    if isinstance(error, NotKnown):
+    if isinstance(error, StoreStale):
         return ApiError(503, f"Nothing was done: {error}", "ServiceUnavailable")
     if isinstance(error, OutcomeUnknown):
         return ApiError(503, f"Look again before you repeat the change: {error}", "ServiceUnavailable")
@@ -58,7 +58,11 @@ def _mistake(_: Request, __: Exception) -> ApiError:
     return ApiError(500, "The server made a mistake; its log says more under this request's id.")
 
 
-WORDS: Mapping[type[Exception], Words] = {StoreError: _not_stored, HTTPException: _not_served, Exception: _mistake}
+ERROR_TEXTS: Mapping[type[Exception], ErrorText] = {
+    StoreError: _not_stored,
+    HTTPException: _not_served,
+    Exception: _mistake,
+}
 """Default texts of exceptions for every front end."""
 
 
@@ -71,7 +75,7 @@ def sentence(error: ApiError) -> Response:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Door:
+class ApiFrontEnd:
     """API front end: path, error format, texts and admission."""
 
     path: str
@@ -84,11 +88,11 @@ class Door:
     """Schema of an error body."""
     fault: Callable[[ApiError], Response]
     """Function that formats an error as a response."""
-    words: Mapping[type[Exception], Words] = field(default_factory=dict)
+    error_texts: Mapping[type[Exception], ErrorText] = field(default_factory=dict)
     """Texts for exceptions, in addition to the defaults (`WORDS`)."""
-    admits: Callable[[Identity], None] = lambda _: None
+    authorize: Callable[[Identity], None] = lambda _: None
     """Function that raises ApiError for a caller that may use no operation of this front end."""
-    newest: Newest = Newest.NEEDED
+    consistency: ReadConsistency = ReadConsistency.REQUIRED
     """Default read consistency of the operations."""
 
     @property
@@ -103,13 +107,13 @@ class Door:
         document."""
         routes = with_document(self.title, self.error, documented)
         for _, operation in operations(documented):
-            operation.admits = operation.admits or self.admits
-            operation.newest = operation.newest or self.newest
-        words: dict[type[Exception], Words] = {ApiError: _itself, **WORDS, **self.words}
+            operation.authorize = operation.authorize or self.authorize
+            operation.consistency = operation.consistency or self.consistency
+        words: dict[type[Exception], ErrorText] = {ApiError: _itself, **ERROR_TEXTS, **self.error_texts}
         handlers = {kind: self._handle(said) for kind, said in words.items()}
         return Starlette(routes=[*before, *routes, *after], exception_handlers=handlers)
 
-    def _handle(self, words: Words) -> Handler:
+    def _handle(self, words: ErrorText) -> Handler:
         async def handle(request: Request, error: Exception) -> Response:
             said = words(request, error)
             response = self.fault(said)
@@ -125,14 +129,16 @@ def _headers(request: Request, error: Exception, said: ApiError) -> Mapping[str,
     match error:
         case ApiError(retry_after=int(seconds)):
             return {"retry-after": str(seconds)}
-        case Refused(why=OnItsWay()):  # it has waited for the dataplane, and does so again (`Services.patience`)
+        case Refused(
+            why=PartPending()
+        ):  # it has waited for the dataplane, and does so again (`Services.apply_timeout`)
             return {"retry-after": RETRY_SECONDS}
-        case Overtaken():
+        case RetriesExhausted():
             LOG.warning("%s: %s", where, error)
             return {"retry-after": RETRY_SECONDS}
         case TooLarge():
             LOG.warning("%s: %s", where, error)
-        case NotKnown():  # the outage of the store is logged elsewhere, once
+        case StoreStale():  # the outage of the store is logged elsewhere, once
             return {"retry-after": RETRY_SECONDS}
         case StoreError():
             LOG.error("%s: %s", where, error)

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeAlias
 
-from fairlead.runtime.steps import Steps, at_once, in_order
+from fairlead.runtime.steps import Steps, run_to_completion, sort_cooperatively
 
 Item: TypeAlias = Mapping[str, Any]
-LARGEST_PAGE = 1000
-MOST_SORT_KEYS = 16
+MAX_PAGE_SIZE = 1000
+MAX_SORT_KEYS = 16
 """Maximum sort keys; each sorts the whole list again."""
 
 
@@ -20,7 +20,7 @@ class BadQuery(Exception):
     """Invalid query string; the message names the part and the valid form."""
 
 
-class Lazy(Item):
+class LazyItem(Item):
     """Item that is encoded on the first access to an attribute outside `plain`: of ten thousand items most are only
     sorted. `omitted` has values of attributes that the encoded item leaves out."""
 
@@ -70,7 +70,7 @@ class TagFilter:
     not_all_of: frozenset[str] = frozenset()
     none_of: frozenset[str] = frozenset()
 
-    def admits(self, tags: Iterable[str]) -> bool:
+    def matches(self, tags: Iterable[str]) -> bool:
         have = set(tags)
         return (
             self.all_of <= have
@@ -108,19 +108,19 @@ class Page:
 Matchers: TypeAlias = Mapping[str, Callable[[Item], Iterable[object]]]
 
 
-def select(items: Iterable[Item], query: Query, matchers: Matchers) -> Page:
+def select_page(items: Iterable[Item], query: Query, matchers: Matchers) -> Page:
     """Return the requested page of items.
 
     `matchers` compute the values of filterable attributes that are not a single plain value. Raises BadQuery for an
     unknown filter, sort key or marker.
     """
-    return at_once(selecting(items, query, matchers))
+    return run_to_completion(select_page_in_steps(items, query, matchers))
 
 
-def selecting(items: Iterable[Item], query: Query, matchers: Matchers) -> Steps[Page]:
+def select_page_in_steps(items: Iterable[Item], query: Query, matchers: Matchers) -> Steps[Page]:
     """Run `select` with a cooperative yield after each item and each sort key."""
-    if len(query.sort) > MOST_SORT_KEYS:
-        raise BadQuery(f"A list is sorted by at most {MOST_SORT_KEYS} keys.")
+    if len(query.sort) > MAX_SORT_KEYS:
+        raise BadQuery(f"A list is sorted by at most {MAX_SORT_KEYS} keys.")
     found = []
     for item in items:
         yield
@@ -129,11 +129,11 @@ def selecting(items: Iterable[Item], query: Query, matchers: Matchers) -> Steps[
     for name, descending in reversed(query.sort):
         if found and name not in found[0]:
             raise BadQuery(f"Supplied sort key '{name}' is not valid.")
-        found = yield from in_order(found, partial(_sort_value, name), reverse=descending)
+        found = yield from sort_cooperatively(found, partial(_sort_value, name), reverse=descending)
     page = _page(found, query)
     items = []
     for item in page.items:
-        items.append(item.item if isinstance(item, Lazy) else item)
+        items.append(item.item if isinstance(item, LazyItem) else item)
         yield
     if query.fields:
         items = [{name: value for name, value in item.items() if name in query.fields} for item in items]
@@ -152,11 +152,11 @@ def _admits(item: Item, query: Query, matchers: Mapping[str, Callable[[Item], It
             )
         if not any(_matches(value, wanted) for value in values):
             return False
-    return query.tags.admits(item.get("tags", ()))
+    return query.tags.matches(item.get("tags", ()))
 
 
 def _page(found: list[Item], query: Query) -> Page:
-    size = min(query.limit or LARGEST_PAGE, LARGEST_PAGE)
+    size = min(query.limit or MAX_PAGE_SIZE, MAX_PAGE_SIZE)
     if query.marker is None:
         start = max(0, len(found) - size) if query.reverse else 0
     else:

@@ -19,23 +19,23 @@ from starlette.types import Receive, Scope, Send
 
 from fairlead import __version__
 from fairlead.api.http.front_end import (
-    DEEPEST_BODY,
-    LARGEST_BODY,
-    LARGEST_DOCUMENT,
-    LONGEST_QUERY,
-    MOST_VALUES,
+    MAX_BODY_BYTES,
+    MAX_BODY_DEPTH,
+    MAX_BODY_VALUES,
+    MAX_DOCUMENT_BYTES,
+    MAX_QUERY_BYTES,
     ApiError,
     JsonObject,
     base_url,
     json_response,
+    rate_limited,
     read_json,
     too_large,
-    too_often,
 )
 from fairlead.changes.identity import Identity
-from fairlead.runtime.fair_semaphore import Gone, TooMany
+from fairlead.runtime.fair_semaphore import ClientDisconnected, WaitQueueFull
 from fairlead.schema import Parser, Schema, object_schema
-from fairlead.store.read_barrier import NotKnown
+from fairlead.store.read_barrier import StoreStale
 
 Handler: TypeAlias = Callable[[Request], Awaitable[Response]]
 DOCUMENT = "/openapi.json"
@@ -52,17 +52,18 @@ _UNAUTHORIZED = object_schema(
     {"error": object_schema({"code": {"type": "integer"}, "title": TEXT, "message": TEXT}, ("code", "message"))},
     ("error",),
 )
-LINE_RETRY_SECONDS = 1.0
+QUEUE_FULL_RETRY_SECONDS = 1.0
 """Retry-After in seconds for a request that found the queue of its project full. Eight requests of a project run
 concurrently."""
 LIMITS = (
-    f"A body has at most {LARGEST_BODY} bytes, {MOST_VALUES} values and {DEEPEST_BODY} levels, a query string at most"
-    f" {LONGEST_QUERY} bytes."
-    f" A network with its subnets, or a load balancer with all that it holds, takes at most {LARGEST_DOCUMENT} bytes."
+    f"A body has at most {MAX_BODY_BYTES} bytes, {MAX_BODY_VALUES} values and {MAX_BODY_DEPTH} levels,"
+    " a query string at most"
+    f" {MAX_QUERY_BYTES} bytes."
+    f" A network with its subnets, or a load balancer with all that it holds, takes at most {MAX_DOCUMENT_BYTES} bytes."
 )
-_ELSEWHERE = object_schema({"error": TEXT}, ["error"])
+_BEFORE_FRONT_END = object_schema({"error": TEXT}, ["error"])
 """Error schema of requests rejected before any front end, for instance because of their Origin."""
-_WORDS = {
+_STATUS_TEXTS = {
     200: "What is true now.",
     201: "It is made.",
     202: "It is begun.",
@@ -81,14 +82,14 @@ _WORDS = {
 }
 
 
-class Newest(Enum):
+class ReadConsistency(Enum):
     """Read consistency of an operation with respect to changes that other servers have stored."""
 
-    NEEDED = auto()
+    REQUIRED = auto()
     """Current, or 503 if the store is unavailable."""
-    WANTED = auto()
+    PREFERRED = auto()
     """Current if possible, otherwise this server's state with a warning; for operators who debug the server."""
-    LEFT = auto()
+    LOCAL = auto()
     """This server's state, without a read of the store."""
 
 
@@ -110,9 +111,9 @@ class Operation(Route):
         query: Mapping[str, Schema] | None = None,
         fails: Iterable[int] = (),
         admits: Callable[[Identity], None] | None = None,
-        largest: int = LARGEST_BODY,
+        largest: int = MAX_BODY_BYTES,
         waits: bool = False,
-        newest: Newest | None = None,
+        newest: ReadConsistency | None = None,
     ) -> None:
         """`gives` maps status to response schema, None for an empty body. `fails` are error statuses that other
         operations of the method lack. `admits` replaces the front end's check. `largest` is the maximum body in bytes.
@@ -120,16 +121,16 @@ class Operation(Route):
         none while it waits. `newest` None means the front end's default."""
         super().__init__(path, view, methods=[method])
         self.method = method
-        self.gives = gives
-        self.takes = takes
+        self.responses = gives
+        self.body = takes
         self.query = query or {}
-        self.fails = tuple(fails)
-        self.largest = largest
-        self.waits = waits
-        self.newest = newest
+        self.errors = tuple(fails)
+        self.max_body_bytes = largest
+        self.is_long_poll = waits
+        self.consistency = newest
         self.allowed = frozenset(self.methods or ())
         """Methods of all operations at this path."""
-        self.admits = admits
+        self.authorize = admits
         """Raise ApiError for a caller that may not use the operation, before anything is read. None means the front
         end's check."""
 
@@ -140,32 +141,32 @@ class Operation(Route):
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["method"] not in self.allowed:
             raise HTTPException(405, headers={"Allow": ", ".join(sorted(self.allowed))})
-        if len(scope["query_string"]) > LONGEST_QUERY:
-            raise ApiError(414, f"The query string is longer than {LONGEST_QUERY} bytes.", "RequestURITooLong")
-        if self.admits is not None:
-            self.admits(scope["identity"])
-        if self.takes is not None:
-            _check_size(scope, self.largest)
+        if len(scope["query_string"]) > MAX_QUERY_BYTES:
+            raise ApiError(414, f"The query string is longer than {MAX_QUERY_BYTES} bytes.", "RequestURITooLong")
+        if self.authorize is not None:
+            self.authorize(scope["identity"])
+        if self.body is not None:
+            _check_size(scope, self.max_body_bytes)
         async with contextlib.AsyncExitStack() as turns:
-            if self.takes is not None and not self.waits:
-                await _take_turn(turns, scope, "own_turn", "user")
-            if not self.waits:
-                scope["held"] = await turns.enter_async_context(in_turn(scope))
-            if await _knows_newest(scope, self.newest):
+            if self.body is not None and not self.is_long_poll:
+                await _enter_slot(turns, scope, "own_turn", "user")
+            if not self.is_long_poll:
+                scope["held"] = await turns.enter_async_context(project_slot(scope))
+            if await _knows_newest(scope, self.consistency):
                 await super().handle(scope, receive, send)
             else:
                 await super().handle(scope, receive, _warning(send))
 
 
-async def _knows_newest(scope: Scope, newest: Newest | None) -> bool:
+async def _knows_newest(scope: Scope, newest: ReadConsistency | None) -> bool:
     """Read the store's revision and return whether the snapshot is current. Raises NotKnown."""
     refresh: Callable[[], Awaitable[None]] | None = scope.get("refresh")
-    if refresh is None or newest is Newest.LEFT:
+    if refresh is None or newest is ReadConsistency.LOCAL:
         return True
     try:
         await refresh()
-    except NotKnown:
-        if newest is not Newest.WANTED:
+    except StoreStale:
+        if newest is not ReadConsistency.PREFERRED:
             raise
         return False
     return True
@@ -188,15 +189,15 @@ def _check_size(scope: Scope, largest: int) -> None:
 
 
 @contextlib.asynccontextmanager
-async def in_turn(scope: Scope) -> AsyncIterator[contextlib.AsyncExitStack]:
+async def project_slot(scope: Scope) -> AsyncIterator[contextlib.AsyncExitStack]:
     """Hold a concurrency slot of the caller's project, where requests are limited. Raises ApiError 429."""
     async with contextlib.AsyncExitStack() as held:
-        await _take_turn(held, scope, "turn", "project")
+        await _enter_slot(held, scope, "turn", "project")
         yield held
 
 
 @contextlib.asynccontextmanager
-async def _out_of_turn(scope: Scope) -> AsyncIterator[None]:
+async def _without_project_slot(scope: Scope) -> AsyncIterator[None]:
     """Release the project's slot while a body arrives, because the client determines how long that takes. Bodies in
     transit are limited by user (`own_turn`). Raises ApiError 429."""
     held: contextlib.AsyncExitStack | None = scope.get("held")
@@ -205,26 +206,26 @@ async def _out_of_turn(scope: Scope) -> AsyncIterator[None]:
     else:
         await held.aclose()
         yield
-        await _take_turn(held, scope, "turn", "project")
+        await _enter_slot(held, scope, "turn", "project")
 
 
-async def _take_turn(held: contextlib.AsyncExitStack, scope: Scope, turn: str, whose: str) -> None:
+async def _enter_slot(held: contextlib.AsyncExitStack, scope: Scope, turn: str, whose: str) -> None:
     """Enter a concurrency slot. Raises ApiError 429."""
     try:
         if turn in scope:
             await held.enter_async_context(scope[turn]())
-    except (TooMany, TimeoutError):
+    except (WaitQueueFull, TimeoutError):
         text = f"Too many requests of this {whose} are waiting, so send fewer at once"
-        raise too_often(text, LINE_RETRY_SECONDS, "OverLimit") from None
-    except Gone:
+        raise rate_limited(text, QUEUE_FULL_RETRY_SECONDS, "OverLimit") from None
+    except ClientDisconnected:
         raise ApiError(400, "The connection has ended.", "MalformedRequestBody") from None
 
 
 async def read_body(request: Request) -> Any:
     """Read the body as the route declares it. Raises ApiError."""
     operation: Operation = request.scope["operation"]
-    assert operation.takes is not None, f"{operation} takes no body"  # noqa: S101 - the route's declaration
-    return await read_json(request, operation.takes, operation.largest, _out_of_turn(request.scope))
+    assert operation.body is not None, f"{operation} takes no body"  # noqa: S101 - the route's declaration
+    return await read_json(request, operation.body, operation.max_body_bytes, _without_project_slot(request.scope))
 
 
 def with_document(title: str, error: Schema, routes: list[BaseRoute]) -> list[BaseRoute]:
@@ -257,7 +258,7 @@ def describe(title: str, error: Schema, routes: Iterable[BaseRoute]) -> JsonObje
         "openapi": "3.1.0",
         "info": {"title": title, "version": __version__, "description": LIMITS},
         "paths": paths,
-        "components": {"schemas": {"Error": error, "Unauthorized": _UNAUTHORIZED, "Elsewhere": _ELSEWHERE}},
+        "components": {"schemas": {"Error": error, "Unauthorized": _UNAUTHORIZED, "Elsewhere": _BEFORE_FRONT_END}},
     }
 
 
@@ -280,28 +281,28 @@ def _describe(operation: Operation) -> JsonObject:
         ],
         "responses": {str(status): _answer(status, schema) for status, schema in sorted(_answers(operation).items())},
     }
-    if operation.takes is not None:
-        described["requestBody"] = {"required": True, **_content(operation.takes.schema)}
+    if operation.body is not None:
+        described["requestBody"] = {"required": True, **_content(operation.body.schema)}
     return {"description": words, **described} if words else described
 
 
 def _answers(operation: Operation) -> Mapping[int, Schema | None]:
-    failures = [400, 404, 414, 503, *operation.fails]
+    failures = [400, 404, 414, 503, *operation.errors]
     if operation.method != "GET":
         failures += [409, 501]
-    if operation.takes is not None:
+    if operation.body is not None:
         failures += [413]
     return {
         401: _reference("Unauthorized"),
         **{status: _reference("Error") for status in failures},
         403: {"anyOf": [_reference("Error"), _reference("Elsewhere")]},
         429: {"anyOf": [_reference("Error"), _reference("Unauthorized")]},
-        **operation.gives,
+        **operation.responses,
     }
 
 
 def _answer(status: int, schema: Schema | None) -> JsonObject:
-    return {"description": _WORDS[status], **({} if schema is None else _content(schema))}
+    return {"description": _STATUS_TEXTS[status], **({} if schema is None else _content(schema))}
 
 
 def _content(schema: Schema) -> JsonObject:

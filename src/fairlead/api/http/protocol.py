@@ -14,22 +14,22 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from fairlead.api.http.websocket import BoundedWebSocket
 from fairlead.runtime.logging import RateLimit
 
-LARGEST_HEAD = 2**16
+MAX_HEAD_BYTES = 2**16
 """Maximum bytes of a request outside its body, plus those of one socket read. A query string has at most half of it."""
-MOST_FIELDS = 200
+MAX_HEADER_FIELDS = 200
 """Maximum header fields of a request; Apache httpd allows 100 (LimitRequestFields). Trailer fields are dropped."""
-MOST_PIPELINED = 16
+MAX_PIPELINED = 16
 """Maximum pipelined requests of a connection that wait while an earlier one is served; known clients send none."""
-HEAD_PATIENCE = 10.0
+HEAD_TIMEOUT = 10.0
 """Timeout in seconds for a request head, from the connection or the last response; also the idle timeout."""
-BODY_PATIENCE = 60.0
+BODY_TIMEOUT = 60.0
 """Timeout in seconds for a body of at most 4 MiB."""
-WRITE_PATIENCE = 60.0
+WRITE_TIMEOUT = 60.0
 """Timeout in seconds while a client reads nothing of a response."""
-LINGER = 2.0
+DISCARD_SECONDS = 2.0
 """Seconds for which the rest of a body is discarded after the response. Closing a connection with unread bytes resets
 it, and the response may be lost (RFC 9112, section 9.6)."""
-MOST_LINGERING = 2**24
+MAX_DISCARDED_BYTES = 2**24
 """Maximum discarded bytes of a body."""
 NEVER = float("inf")
 LINES_A_MINUTE = 60
@@ -49,13 +49,13 @@ class BoundedHttp(HttpToolsProtocol):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self.logger = LOG
-        self.gone = asyncio.Event()
+        self.disconnected = asyncio.Event()
         """Set when the client has disconnected, so the request can be abandoned."""
-        self.over = asyncio.Event()
+        self.ending = asyncio.Event()
         """Set when a long poll or stream must end: the client has disconnected, or the server shuts down."""
-        self.on_gone: Callable[[], None] = lambda: None
-        self._on_hung_up: Callable[[], None] = lambda: None
-        self._ended_here = False
+        self.on_disconnect: Callable[[], None] = lambda: None
+        self._on_client_disconnect: Callable[[], None] = lambda: None
+        self._closed_here = False
         """True if this server closed the connection. No event loop reports reliably that the client did: uvloop reports
         no EOF over TLS."""
         self.peer = ""
@@ -64,23 +64,23 @@ class BoundedHttp(HttpToolsProtocol):
         self._certificate: bytes | None = None
         self.waits_since: float | None = self.loop.time()
         """Time since which the server waits for the client; None while a request is served."""
-        self._until = self.waits_since + HEAD_PATIENCE
+        self._until = self.waits_since + HEAD_TIMEOUT
         self.stuck_since: float | None = None
         """Time since which the client reads nothing."""
         self._rest = 0
         """Bytes of the current request outside its body."""
-        self._lingering = 0
+        self._discarded_bytes = 0
         self._in_body = False
         self._websocket: asyncio.Protocol | None = None
         """WebSocket protocol that has taken over the connection."""
 
     @property
-    def seen(self) -> dict[str, dict[object, object]]:
+    def connection_state(self) -> dict[str, dict[object, object]]:
         """Return the connection's state for the extensions of an ASGI scope."""
         return {
-            "fairlead.gone": {"event": self.gone},
-            "fairlead.over": {"event": self.over},
-            "fairlead.hung_up": {"follow": self._follow_hung_up},
+            "fairlead.gone": {"event": self.disconnected},
+            "fairlead.over": {"event": self.ending},
+            "fairlead.hung_up": {"follow": self._set_client_disconnect},
             "fairlead.certificate": {"der": self._certificate},
             "fairlead.stream": {
                 "write": self.transport.write,
@@ -92,24 +92,24 @@ class BoundedHttp(HttpToolsProtocol):
 
     def overdue(self, now: float) -> bool:
         if self._websocket is not None and self._until == NEVER and self.transport.is_closing():
-            self._until = now + LINGER  # the client may never read the rest
-        return now > self._until or (self.stuck_since is not None and now > self.stuck_since + WRITE_PATIENCE)
+            self._until = now + DISCARD_SECONDS  # the client may never read the rest
+        return now > self._until or (self.stuck_since is not None and now > self.stuck_since + WRITE_TIMEOUT)
 
     def close(self) -> None:
         """Abort the connection immediately, dropping unsent data."""
-        self._ended_here = True
+        self._closed_here = True
         if self.transport is not None:
             self.transport.abort()
 
     def shutdown(self) -> None:
         """Close the connection after the current request, for a server shutdown."""
-        self._ended_here = True
-        self.over.set()
+        self._closed_here = True
+        self.ending.set()
         super().shutdown()
 
-    def _follow_hung_up(self, tell: Callable[[], None]) -> None:
+    def _set_client_disconnect(self, tell: Callable[[], None]) -> None:
         """Register the callback for a disconnect by the client; it replaces an earlier one and is called once."""
-        self._on_hung_up = tell
+        self._on_client_disconnect = tell
 
     # transport callbacks
 
@@ -119,32 +119,32 @@ class BoundedHttp(HttpToolsProtocol):
         self._certificate = self.certificate_of(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.gone.set()
-        self.over.set()
-        self.on_gone()
-        if not self._ended_here:
-            self._on_hung_up()
+        self.disconnected.set()
+        self.ending.set()
+        self.on_disconnect()
+        if not self._closed_here:
+            self._on_client_disconnect()
         super().connection_lost(exc)
-        self._let_go()
+        self._break_cycles()
 
-    def _let_go(self) -> None:
+    def _break_cycles(self) -> None:
         """Break reference cycles. Objects frozen by `gc.freeze` (`server/process.py`) while the connection was open are
         not collected as cycles later; each reconnect of an agent leaked 100 KB."""
-        self.on_gone = self._on_hung_up = lambda: None
+        self.on_disconnect = self._on_client_disconnect = lambda: None
         self.cycle = self.scope = None  # type: ignore[assignment]
         self.pipeline.clear()
 
     def data_received(self, data: bytes) -> None:
         self._rest += len(data)
         super().data_received(data)
-        self._ended_here |= self.transport.is_closing()
+        self._closed_here |= self.transport.is_closing()
         if self._websocket is not None:
             return
-        if self._rest > LARGEST_HEAD and not self.transport.is_closing():
+        if self._rest > MAX_HEAD_BYTES and not self.transport.is_closing():
             self.send_400_response("The request line and the header fields are too long.")
         if self._in_body and self.cycle.response_complete:
-            self._lingering += len(data)
-            if self._lingering > MOST_LINGERING:
+            self._discarded_bytes += len(data)
+            if self._discarded_bytes > MAX_DISCARDED_BYTES:
                 self.transport.close()
 
     def send_400_response(self, msg: str) -> None:
@@ -183,14 +183,14 @@ class BoundedHttp(HttpToolsProtocol):
     # parser callbacks
 
     def on_message_begin(self) -> None:
-        if len(self.pipeline) >= MOST_PIPELINED:
+        if len(self.pipeline) >= MAX_PIPELINED:
             raise _Refused
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._in_body:
             return  # trailer field
-        if len(self.headers) >= MOST_FIELDS:
+        if len(self.headers) >= MAX_HEADER_FIELDS:
             raise _Refused
         super().on_header(name, value)
 
@@ -199,8 +199,8 @@ class BoundedHttp(HttpToolsProtocol):
         if self._should_upgrade():
             return
         self._in_body = True
-        self._wait(BODY_PATIENCE)
-        self.scope["extensions"] = self.seen
+        self._wait(BODY_TIMEOUT)
+        self.scope["extensions"] = self.connection_state
 
     def on_body(self, body: bytes) -> None:
         self._rest -= len(body)
@@ -208,23 +208,23 @@ class BoundedHttp(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         self._in_body = False
-        self._rest = self._lingering = 0
+        self._rest = self._discarded_bytes = 0
         if self._should_upgrade():
             return
         if self.cycle.response_complete:
-            self._wait(HEAD_PATIENCE)
+            self._wait(HEAD_TIMEOUT)
         else:
             self.waits_since, self._until = None, NEVER
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
         if not self.pipeline:
-            self._wait(LINGER if self._in_body else HEAD_PATIENCE)
+            self._wait(DISCARD_SECONDS if self._in_body else HEAD_TIMEOUT)
         super().on_response_complete()
-        self._ended_here |= self.transport.is_closing()
+        self._closed_here |= self.transport.is_closing()
 
     def timeout_keep_alive_handler(self) -> None:
-        self._ended_here = True
+        self._closed_here = True
         super().timeout_keep_alive_handler()
 
     def _wait(self, seconds: float) -> None:

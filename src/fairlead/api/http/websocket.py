@@ -14,7 +14,7 @@ from websockets.http11 import Request
 if TYPE_CHECKING:
     from fairlead.api.http.protocol import BoundedHttp
 
-LARGEST_MESSAGE = 2**12
+MAX_MESSAGE_BYTES = 2**12
 """Maximum bytes of a client's message; every message is rejected with a close frame."""
 PING_SECONDS, PONG_SECONDS = 20.0, 20.0
 """Seconds between two pings, and timeout of a pong."""
@@ -34,13 +34,16 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        self._http.gone.set()
-        self._http.on_gone()
+        self._http.disconnected.set()
+        self._http.on_disconnect()
 
     def handle_connect(self, event: Request) -> None:
         super().handle_connect(event)
         if self.response.status_code == 101:  # the scope is not in use yet: its task starts later
-            extensions: dict[str, dict[object, object]] = {**(self.scope["extensions"] or {}), **self._http.seen}
+            extensions: dict[str, dict[object, object]] = {
+                **(self.scope["extensions"] or {}),
+                **self._http.connection_state,
+            }
             self.scope["extensions"] = extensions
 
     def pause_writing(self) -> None:

@@ -14,14 +14,14 @@ from dataclasses import dataclass
 
 from fairlead.changes.identity import Identity
 
-REMEMBERED, REMEMBERED_OF_ONE = 10_000, 100
+MAX_CACHED, MAX_CACHED_PER_USER = 10_000, 100
 """Maximum valid tokens: in total, and of one user."""
 REFUSED, REFUSED_SECONDS = 1000, 10.0
 """Maximum rejected tokens, and seconds for which a rejection is cached. It protects Keystone from repeated requests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Remembered:
+class CachedToken:
     """Validated token. Times are of the monotonic clock."""
 
     identity: Identity
@@ -31,7 +31,7 @@ class Remembered:
     """Time until which it is accepted while Keystone is unavailable."""
 
 
-class Memory:
+class TokenCache:
     def __init__(
         self, fresh_seconds: float, outage_seconds: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
@@ -40,23 +40,23 @@ class Memory:
         self._fresh, self._outage = fresh_seconds, outage_seconds
         self._clock = clock
         self._key = secrets.token_bytes(32)
-        self._good: OrderedDict[bytes, Remembered] = OrderedDict()
+        self._valid: OrderedDict[bytes, CachedToken] = OrderedDict()
         self._of_user: defaultdict[str, OrderedDict[bytes, None]] = defaultdict(OrderedDict)
         self._refused: OrderedDict[bytes, float] = OrderedDict()
         """Digest -> time until which the rejection is cached."""
 
     def __len__(self) -> int:
-        return len(self._good)
+        return len(self._valid)
 
     def digest(self, token: str) -> bytes:
         return hmac.digest(self._key, token.encode(), "sha256")
 
-    def is_fresh(self, known: Remembered) -> bool:
+    def is_fresh(self, known: CachedToken) -> bool:
         return self._clock() < known.fresh_until
 
-    def find(self, digest: bytes) -> Remembered | None:
+    def find(self, digest: bytes) -> CachedToken | None:
         """Return a validated token that has not ended."""
-        known = self._good.get(digest)
+        known = self._valid.get(digest)
         if known is not None and self._clock() >= known.ends:
             self._drop(digest)
             return None
@@ -65,22 +65,22 @@ class Memory:
     def is_refused(self, digest: bytes) -> bool:
         return self._clock() < self._refused.get(digest, 0.0)
 
-    def keep(self, digest: bytes, identity: Identity, seconds: float) -> None:
+    def add(self, digest: bytes, identity: Identity, seconds: float) -> None:
         """Cache a token that is valid for `seconds`."""
         self._drop(digest)
         now = self._clock()
         until = now + min(seconds, self._fresh)
         if until <= now:
             return
-        self._good[digest] = Remembered(
+        self._valid[digest] = CachedToken(
             identity=identity, fresh_until=until, ends=now + min(seconds, self._fresh + self._outage)
         )
         own = self._of_user[identity.user]
         own[digest] = None
-        if len(own) > REMEMBERED_OF_ONE:
+        if len(own) > MAX_CACHED_PER_USER:
             self._drop(next(iter(own)))
-        elif len(self._good) > REMEMBERED:
-            self._drop(next(iter(self._good)))
+        elif len(self._valid) > MAX_CACHED:
+            self._drop(next(iter(self._valid)))
 
     def refuse(self, digest: bytes) -> None:
         self._drop(digest)
@@ -89,14 +89,14 @@ class Memory:
         if len(self._refused) > REFUSED:
             self._refused.popitem(last=False)
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Clear the cache."""
-        self._good.clear()
+        self._valid.clear()
         self._of_user.clear()
         self._refused.clear()
 
     def _drop(self, digest: bytes) -> None:
-        known = self._good.pop(digest, None)
+        known = self._valid.pop(digest, None)
         if known is not None:
             own = self._of_user[known.identity.user]
             del own[digest]

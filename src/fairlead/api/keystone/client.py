@@ -15,32 +15,32 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from fairlead.api.http.authentication import NobodyToAsk
+from fairlead.api.http.authentication import IdentityProviderUnavailable
 from fairlead.api.keystone.token_responses import NotUnderstood, ValidToken, may_validate, read_own, read_token
-from fairlead.http.client import Answer, NoAnswer, Place, ask
+from fairlead.http.client import HttpEndpoint, HttpResponse, NoAnswer, send_request
 from fairlead.runtime.logging import RateLimit
 
 LOG = logging.getLogger(__name__)
-ODD = logging.getLogger(f"{__name__}.odd")
+UNEXPECTED_LOG = logging.getLogger(f"{__name__}.odd")
 """Rate-limited log of unexpected responses, which a crafted token may cause."""
-ODD.addFilter(RateLimit(10))
+UNEXPECTED_LOG.addFilter(RateLimit(10))
 TOKEN = re.compile(r"[\x21-\x7e]{1,4096}")
 """Valid token: printable without spaces. Keystone's tokens have some hundred characters: 183 (fernet), 700 (JWS)."""
-VALIDATION_PATIENCE = 8.0
+VALIDATION_TIMEOUT = 8.0
 """Timeout of a validation in seconds, including a log-in of the service user."""
-AWAY_SECONDS, MISUSED_SECONDS = 2.0, 20.0
+UNAVAILABLE_RETRY_SECONDS, MISUSED_SECONDS = 2.0, 20.0
 """Retry intervals in seconds: after no response, and after a rejection of the service user, which must not be locked
 out."""
 MARGIN = 60.0
 """Seconds before its expiry at which the service user's token is replaced."""
-AWAY = frozenset({502, 503, 504})
+UNAVAILABLE_STATUSES = frozenset({502, 503, 504})
 
 
-class OddAnswer(NobodyToAsk):
+class UnexpectedResponse(IdentityProviderUnavailable):
     """Keystone's response does not determine the token's validity."""
 
 
-class Misused(Exception):
+class ServiceUserRejected(Exception):
     """Keystone rejects the service user or URL; the message names the option to check."""
 
 
@@ -68,60 +68,60 @@ class OwnToken:
 
 
 class Keystone:
-    def __init__(self, place: Place, user: ServiceUser, clock: Callable[[], float] = time.monotonic) -> None:
-        self._place, self._user = place, user
+    def __init__(self, place: HttpEndpoint, user: ServiceUser, clock: Callable[[], float] = time.monotonic) -> None:
+        self._endpoint, self._user = place, user
         self._clock = clock
         self._own: OwnToken | None = None
         self._logging_in: asyncio.Task[OwnToken] | None = None
-        self._trouble, self._retry_at = "", 0.0
+        self._outage_reason, self._retry_at = "", 0.0
         """Reason why Keystone is unavailable, and the time of the next attempt."""
-        self._trying = False
+        self._is_retrying = False
 
     @property
-    def answers(self) -> bool:
+    def is_available(self) -> bool:
         """True if the last request to Keystone succeeded, or none was made."""
-        return not self._trouble
+        return not self._outage_reason
 
-    def replace(self, place: Place, user: ServiceUser) -> None:
+    def replace(self, place: HttpEndpoint, user: ServiceUser) -> None:
         """Replace the endpoint and the service user."""
-        self._place, self._user = place, user
+        self._endpoint, self._user = place, user
         self._own = self._logging_in = None
-        self._trouble = ""
+        self._outage_reason = ""
 
     async def check(self) -> None:
         """Log in and check the service user's roles. Raises Misused, NotTrusted; NoAnswer if Keystone is
         unavailable."""
         own = await self._log_in()
         if not own.may_validate:
-            raise Misused(f"{self._user} may not validate tokens of others: it needs the role 'service'")
+            raise ServiceUserRejected(f"{self._user} may not validate tokens of others: it needs the role 'service'")
         self._own = own
 
     async def validate(self, token: str) -> ValidToken | None:
         """Validate a token; None if it is rejected. Raises NobodyToAsk."""
-        if self._trouble and (self._trying or self._clock() < self._retry_at):
-            raise NobodyToAsk(AWAY_SECONDS)
-        self._trying = bool(self._trouble)
+        if self._outage_reason and (self._is_retrying or self._clock() < self._retry_at):
+            raise IdentityProviderUnavailable(UNAVAILABLE_RETRY_SECONDS)
+        self._is_retrying = bool(self._outage_reason)
         try:
-            async with asyncio.timeout(VALIDATION_PATIENCE):
+            async with asyncio.timeout(VALIDATION_TIMEOUT):
                 found = await self._validate(token)
         except TimeoutError:
-            raise self._in_trouble("it is too slow", AWAY_SECONDS) from None
+            raise self._record_outage("it is too slow", UNAVAILABLE_RETRY_SECONDS) from None
         except NoAnswer as error:
-            raise self._in_trouble(str(error), AWAY_SECONDS) from None
-        except Misused as error:
-            raise self._in_trouble(str(error), MISUSED_SECONDS) from None
+            raise self._record_outage(str(error), UNAVAILABLE_RETRY_SECONDS) from None
+        except ServiceUserRejected as error:
+            raise self._record_outage(str(error), MISUSED_SECONDS) from None
         finally:
-            self._trying = False
-        if self._trouble:
-            LOG.info("Keystone at %s answers again", self._place.url)
-            self._trouble = ""
+            self._is_retrying = False
+        if self._outage_reason:
+            LOG.info("Keystone at %s answers again", self._endpoint.url)
+            self._outage_reason = ""
         return found
 
-    def _in_trouble(self, why: str, seconds: float) -> NobodyToAsk:
-        if why != self._trouble:
-            LOG.error("Keystone at %s: %s; callers whose tokens are not remembered get 503", self._place.url, why)
-        self._trouble, self._retry_at = why, self._clock() + seconds
-        return NobodyToAsk(AWAY_SECONDS)
+    def _record_outage(self, why: str, seconds: float) -> IdentityProviderUnavailable:
+        if why != self._outage_reason:
+            LOG.error("Keystone at %s: %s; callers whose tokens are not remembered get 503", self._endpoint.url, why)
+        self._outage_reason, self._retry_at = why, self._clock() + seconds
+        return IdentityProviderUnavailable(UNAVAILABLE_RETRY_SECONDS)
 
     async def _validate(self, token: str) -> ValidToken | None:
         own = await self.own_token()
@@ -135,24 +135,28 @@ class Keystone:
             case 404:
                 return None
             case 401 | 403:
-                raise Misused(f"{self._user} may not validate tokens of others: it needs the role 'service'")
-            case status if status in AWAY:
+                raise ServiceUserRejected(
+                    f"{self._user} may not validate tokens of others: it needs the role 'service'"
+                )
+            case status if status in UNAVAILABLE_STATUSES:
                 raise NoAnswer(f"it answers {status}")
-        raise self._odd(answer)
+        raise self._unexpected_response(answer)
 
-    def _read(self, answer: Answer) -> ValidToken:
+    def _read(self, answer: HttpResponse) -> ValidToken:
         try:
             return read_token(answer.body)
         except NotUnderstood:
-            raise self._odd(answer) from None
+            raise self._unexpected_response(answer) from None
 
-    def _odd(self, answer: Answer) -> OddAnswer:
-        ODD.warning("Keystone at %s: an answer %d about a token is not understood", self._place.url, answer.status)
-        return OddAnswer(AWAY_SECONDS)
+    def _unexpected_response(self, answer: HttpResponse) -> UnexpectedResponse:
+        UNEXPECTED_LOG.warning(
+            "Keystone at %s: an answer %d about a token is not understood", self._endpoint.url, answer.status
+        )
+        return UnexpectedResponse(UNAVAILABLE_RETRY_SECONDS)
 
-    async def _ask_about(self, token: str, own: OwnToken) -> Answer:
+    async def _ask_about(self, token: str, own: OwnToken) -> HttpResponse:
         headers = {"X-Auth-Token": own.text, "X-Subject-Token": token}
-        return await ask(self._place, "GET /auth/tokens?nocatalog", headers)
+        return await send_request(self._endpoint, "GET /auth/tokens?nocatalog", headers)
 
     async def own_token(self, instead_of: OwnToken | None = None) -> OwnToken:
         """Return the service user's token. Concurrent callers share one log-in and its failure. Raises Misused,
@@ -160,26 +164,28 @@ class Keystone:
         if self._own is None or self._own is instead_of or self._clock() >= self._own.until:
             if self._logging_in is None or self._logging_in.done():
                 self._logging_in = asyncio.create_task(self._log_in())
-                self._logging_in.add_done_callback(_hear)
+                self._logging_in.add_done_callback(_retrieve_result)
             self._own = await asyncio.shield(self._logging_in)
         return self._own
 
     async def _log_in(self) -> OwnToken:
         """Log in as the service user. Raises Misused, NoAnswer."""
-        answer = await ask(self._place, "POST /auth/tokens?nocatalog", {}, _login(self._user))
+        answer = await send_request(self._endpoint, "POST /auth/tokens?nocatalog", {}, _login(self._user))
         match answer.status:
             case 201:
                 return self._read_own(answer)
             case 401 | 403:
-                raise Misused(
+                raise ServiceUserRejected(
                     f"it refuses {self._user}: see keystone.user, keystone.password_file, keystone.project and their"
                     " domains, and whether the user has a role in the project"
                 )
             case status if status >= 500 or status == 429:
                 raise NoAnswer(f"it answers {status}")
-        raise Misused(f"it answers {answer.status} to a log-in: keystone.url is not that of the Identity API v3")
+        raise ServiceUserRejected(
+            f"it answers {answer.status} to a log-in: keystone.url is not that of the Identity API v3"
+        )
 
-    def _read_own(self, answer: Answer) -> OwnToken:
+    def _read_own(self, answer: HttpResponse) -> OwnToken:
         text = answer.headers.get("x-subject-token", "")
         try:
             user, ends = read_own(answer.body)
@@ -188,12 +194,14 @@ class Keystone:
         except NotUnderstood:
             text = ""
         if not TOKEN.fullmatch(text):
-            raise Misused("its answer to a log-in has no token: keystone.url is not that of the Identity API v3")
+            raise ServiceUserRejected(
+                "its answer to a log-in has no token: keystone.url is not that of the Identity API v3"
+            )
         # with a minimum lifetime in spite of clock skew, to avoid a log-in per request
         return OwnToken(text=text, user_id=user, until=self._clock() + max(seconds - MARGIN, MARGIN), may_validate=may)
 
 
-def _hear(task: "asyncio.Task[OwnToken]") -> None:
+def _retrieve_result(task: "asyncio.Task[OwnToken]") -> None:
     """Retrieve the result of a log-in, so that asyncio does not warn if no caller waits for it."""
     if not task.cancelled():
         task.exception()

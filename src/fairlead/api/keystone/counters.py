@@ -5,15 +5,15 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 
-class Asked(StrEnum):
+class ValidationResult(StrEnum):
     """Result of a request to Keystone."""
 
-    GOOD = "good"
+    VALID = "good"
     REFUSED = "refused"
-    NOBODY = "no_answer"
+    NO_RESPONSE = "no_answer"
 
 
-class Known(StrEnum):
+class CacheHit(StrEnum):
     """Reason why Keystone was not requested."""
 
     FRESH = "fresh"
@@ -23,8 +23,8 @@ class Known(StrEnum):
 
 
 @dataclass(slots=True)
-class TokenFigures:
-    asked: Counter[Asked] = field(default_factory=Counter)
+class TokenCounters:
+    requests: Counter[ValidationResult] = field(default_factory=Counter)
     seconds: float = 0.0
     """Total duration of the requests."""
-    known: Counter[Known] = field(default_factory=Counter)
+    cache_hits: Counter[CacheHit] = field(default_factory=Counter)

@@ -11,7 +11,7 @@ from datetime import datetime
 import msgspec
 
 from fairlead.api.http.authentication import ROLES
-from fairlead.changes.identity import LONGEST_PROJECT, Identity
+from fairlead.changes.identity import MAX_PROJECT_ID_LENGTH, Identity
 
 KNOWN_ROLES = ROLES - {"service"}
 """Accepted roles. Keystone's `service` is a role of whole services; here it is the role of agents, which are tied to a
@@ -28,17 +28,17 @@ class NotUnderstood(Exception):
     """The response is not Keystone's format."""
 
 
-class _Thing(msgspec.Struct):
+class _NamedReference(msgspec.Struct):
     id: str = ""
     name: str = ""
 
 
 class _Token(msgspec.Struct):
-    user: _Thing
+    user: _NamedReference
     expires_at: datetime
-    roles: Sequence[_Thing] = ()
+    roles: Sequence[_NamedReference] = ()
     """Roles, including implied ones."""
-    project: _Thing | None = None
+    project: _NamedReference | None = None
     system: dict[str, bool] | None = None
 
 
@@ -51,7 +51,7 @@ def read_token(body: bytes) -> ValidToken:
     token = _read(body)
     project = token.project.id if token.project else ""
     system = bool(token.system and token.system.get("all")) and not project
-    speaks = system or 0 < len(project) <= LONGEST_PROJECT
+    speaks = system or 0 < len(project) <= MAX_PROJECT_ID_LENGTH
     roles = _names(token) & KNOWN_ROLES if speaks else frozenset[str]()
     identity = Identity(user=token.user.id, project_id=project if speaks else "", roles=roles, system=system)
     return ValidToken(identity=identity, ends=token.expires_at)

@@ -9,30 +9,30 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 
 from fairlead.api.http.front_end import ApiError, NotApplied, Services
-from fairlead.api.http.front_end_builder import Door
+from fairlead.api.http.front_end_builder import ApiFrontEnd
 from fairlead.api.lxd import balancers, certificates, events, forwards, networks, operations, projects, server_info
-from fairlead.api.lxd.authentication import known_by
+from fairlead.api.lxd.authentication import make_lxd_authentication
 from fairlead.api.lxd.caller import check_trusted
 from fairlead.api.lxd.envelope import FAULT, PREFIX, fault, sync
-from fairlead.api.lxd.errors import bad_field, missing_field, not_applied, say, say_unsupported, unknown_field
+from fairlead.api.lxd.errors import bad_field, error_of, missing_field, not_applied, unknown_field, unsupported_error
 from fairlead.changes.refusal import Refused
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.schema import BadField, MissingField, UnknownField
 
-__all__ = ["DOOR", "known_by", "make_door", "refusal", "standing_alone"]
+__all__ = ["FRONT_END", "make_front_end", "make_lxd_authentication", "make_standalone_app", "refusal"]
 PARTS = (server_info, projects, certificates, operations, events, networks, balancers, forwards)
 """Modules with routes."""
 
 
-def make_door(services: Services) -> Starlette:
-    listening = WebSocketRoute("/events", events.tell)
-    door = DOOR.build([route for part in PARTS for route in part.routes(services)], before=[listening])
+def make_front_end(services: Services) -> Starlette:
+    listening = WebSocketRoute("/events", events.serve_events)
+    door = FRONT_END.build([route for part in PARTS for route in part.routes(services)], before=[listening])
     door.state.services = services
-    door.state.events = events.Events()
+    door.state.events = events.EventBus()
     return door
 
 
-def standing_alone(routes: Sequence[BaseRoute]) -> Starlette:
+def make_standalone_app(routes: Sequence[BaseRoute]) -> Starlette:
     """Make an application of the front end alone, for its own listening sockets, with the version list that clients
     expect at /."""
 
@@ -53,19 +53,19 @@ def _not_served(_: Request, error: HTTPException) -> ApiError:
     return ApiError(error.status_code, "not found" if error.status_code == 404 else error.detail)
 
 
-DOOR = Door(
+FRONT_END = ApiFrontEnd(
     path=PREFIX,
     title="Fairlead: networks and load balancers (LXD and Incus)",
     error=FAULT,
     fault=fault,
-    words={
-        Refused: lambda _, error: say(error.why),
-        Unsupported: lambda _, error: say_unsupported(error),
+    error_texts={
+        Refused: lambda _, error: error_of(error.why),
+        Unsupported: lambda _, error: unsupported_error(error),
         NotApplied: lambda _, error: not_applied("network", error),
         BadField: lambda _, error: bad_field(error),
         MissingField: lambda _, error: missing_field(error),
         UnknownField: lambda _, error: unknown_field(error),
         HTTPException: _not_served,
     },
-    admits=check_trusted,
+    authorize=check_trusted,
 )

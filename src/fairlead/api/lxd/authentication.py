@@ -12,29 +12,29 @@ from urllib.parse import parse_qs
 from fairlead.api.http.acceptor import UNIX
 from fairlead.api.http.authentication import ROLES, Authenticate, LoginAttempt
 from fairlead.api.http.front_end import Services
-from fairlead.changes.identity import DEFAULT_PROJECT, LONGEST_PROJECT, Identity
+from fairlead.changes.identity import DEFAULT_PROJECT, MAX_PROJECT_ID_LENGTH, Identity
 from fairlead.changes.trust import identity_of
 
 
-def known_by(services: Services) -> Authenticate:
+def make_lxd_authentication(services: Services) -> Authenticate:
     async def authenticate(attempt: LoginAttempt) -> Identity | None:
-        who = known(services, attempt)
-        if attempt.certificate is not None and not who.roles and await services.knows_newest():
-            who = known(services, attempt)
+        who = identify_caller(services, attempt)
+        if attempt.certificate is not None and not who.roles and await services.refresh():
+            who = identify_caller(services, attempt)
         return who
 
     return authenticate
 
 
-def known(services: Services, attempt: LoginAttempt) -> Identity:
+def identify_caller(services: Services, attempt: LoginAttempt) -> Identity:
     """Return the caller's identity, in the project of the URL if the caller may use it."""
-    who = _who(services, attempt)
+    who = _authenticate(services, attempt)
     asked = parse_qs(attempt.query).get("project", [""])[-1]
     may = who.is_admin or asked in who.projects
-    return replace(who, project_id=asked) if may and 0 < len(asked) <= LONGEST_PROJECT else who
+    return replace(who, project_id=asked) if may and 0 < len(asked) <= MAX_PROJECT_ID_LENGTH else who
 
 
-def _who(services: Services, attempt: LoginAttempt) -> Identity:
+def _authenticate(services: Services, attempt: LoginAttempt) -> Identity:
     if attempt.address.startswith(UNIX):
         return Identity(user=attempt.address, project_id=DEFAULT_PROJECT, roles=ROLES)
     if attempt.certificate is None:

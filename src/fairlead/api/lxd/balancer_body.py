@@ -16,9 +16,9 @@ from fairlead.schema import Field, Parser, Values, list_of, mapping, text
 
 Document: TypeAlias = Mapping[str, Any]
 """Body with all attributes present."""
-LONGEST_NAME = 200
+MAX_NAME_LENGTH = 200
 """Maximum characters of a backend's name (which can be part of an option's name), of a protocol, and of an address."""
-LONGEST_TEXT = 1_024
+MAX_TEXT_LENGTH = 1_024
 """Maximum characters of a description and of a port list."""
 
 
@@ -32,28 +32,28 @@ def _complete(empty: Document, fields: Mapping[str, Field]) -> Parser[Document]:
     return Parser(read.schema, lambda value: {**empty, **read(mapping(value))})
 
 
-_NAME = text(LONGEST_NAME)
-_WORDS, _PORTS = _normal(text(LONGEST_TEXT), str.strip), _normal(text(LONGEST_TEXT), tidy)
+_NAME = text(MAX_NAME_LENGTH)
+_TEXT, _PORTS = _normal(text(MAX_TEXT_LENGTH), str.strip), _normal(text(MAX_TEXT_LENGTH), tidy)
 _WORD, _ADDRESS = _normal(_NAME, str.strip), _normal(_NAME, canonical)
 _BACKEND = {
     "name": Field(_NAME),
-    "description": Field(_WORDS),
+    "description": Field(_TEXT),
     "target_port": Field(_PORTS),
     "target_address": Field(_ADDRESS),
 }
-_PORT = {"description": Field(_WORDS), "protocol": Field(_WORD), "listen_port": Field(_PORTS)}
+_PORT = {"description": Field(_TEXT), "protocol": Field(_WORD), "listen_port": Field(_PORTS)}
 _NO_BACKEND, _NO_PORT = dict.fromkeys(_BACKEND, ""), dict.fromkeys(_PORT, "")
-_BALANCER_PORT = {**_PORT, "target_backend": Field(list_of(_NAME, sizes.BACKENDS))}
+_BALANCER_PORT = {**_PORT, "target_backend": Field(list_of(_NAME, sizes.MAX_BACKENDS))}
 _FORWARD_PORT = {**_PORT, "target_port": Field(_PORTS), "target_address": Field(_ADDRESS)}
-_ANY = {"description": Field(_WORDS), "config": Field(config)}
+_ANY = {"description": Field(_TEXT), "config": Field(config)}
 BALANCER: Mapping[str, Field] = {
     **_ANY,
-    "backends": Field(list_of(_complete(_NO_BACKEND, _BACKEND), sizes.BACKENDS)),
-    "ports": Field(list_of(_complete({**_NO_PORT, "target_backend": ()}, _BALANCER_PORT), sizes.LISTENERS)),
+    "backends": Field(list_of(_complete(_NO_BACKEND, _BACKEND), sizes.MAX_BACKENDS)),
+    "ports": Field(list_of(_complete({**_NO_PORT, "target_backend": ()}, _BALANCER_PORT), sizes.MAX_LISTENERS)),
 }
 FORWARD: Mapping[str, Field] = {
     **_ANY,
-    "ports": Field(list_of(_complete(dict.fromkeys(_FORWARD_PORT, ""), _FORWARD_PORT), sizes.LISTENERS)),
+    "ports": Field(list_of(_complete(dict.fromkeys(_FORWARD_PORT, ""), _FORWARD_PORT), sizes.MAX_LISTENERS)),
 }
 LISTEN = {"listen_address": Field(_ADDRESS)}
 NO_BALANCER: Document = {"description": "", "config": {}, "backends": (), "ports": ()}

@@ -27,10 +27,10 @@ from enum import StrEnum
 
 from fairlead.api.http.front_end import ApiError
 from fairlead.api.lxd.go_texts import parse_uint32, quote
-from fairlead.changes.balancer_spec_checks import AskedDescription, Probing
+from fairlead.changes.balancer_spec_checks import BalancerSpec, MonitorSpec
 from fairlead.model.documents import loadbalancer as lb
 from fairlead.model.documents.abilities import Abilities
-from fairlead.model.documents.sizes import LARGEST_RAW_LOCATION, LARGEST_WEIGHT, MOST_RETRIES, RAW_BYTES
+from fairlead.model.documents.sizes import MAX_RAW_BYTES, MAX_RAW_OFFSET, MAX_RETRIES, MAX_WEIGHT
 
 HEALTHCHECK = "healthcheck"
 OURS = "fairlead."
@@ -39,7 +39,7 @@ LOCALITY, DOWN_MEMBER = f"{OURS}locality", f"{OURS}down-member"
 RAW = f"{OURS}raw"
 WEIGHT = f"{OURS}weight."
 USER = "user."
-LONGEST_PERIOD = 3_600
+MAX_PERIOD_SECONDS = 3_600
 """Maximum interval and timeout of probes, in seconds."""
 _RAW = re.compile("([0-9]{1,4}):((?:[0-9A-Fa-f]{2})+)")
 _TRUE, _FALSE = frozenset({"true", "1", "yes", "on"}), frozenset({"false", "0", "no", "off"})
@@ -50,19 +50,19 @@ class _Number:
     """Numeric option of Incus's health checks: default and maximum; the minimum is 1."""
 
     default: int
-    most: int
+    maximum: int
 
 
 NUMBERS: Mapping[str, _Number] = {
-    f"{HEALTHCHECK}.failure_count": _Number(default=3, most=MOST_RETRIES),
-    f"{HEALTHCHECK}.interval": _Number(default=10, most=LONGEST_PERIOD),
-    f"{HEALTHCHECK}.success_count": _Number(default=3, most=MOST_RETRIES),
-    f"{HEALTHCHECK}.timeout": _Number(default=30, most=LONGEST_PERIOD),
+    f"{HEALTHCHECK}.failure_count": _Number(default=3, maximum=MAX_RETRIES),
+    f"{HEALTHCHECK}.interval": _Number(default=10, maximum=MAX_PERIOD_SECONDS),
+    f"{HEALTHCHECK}.success_count": _Number(default=3, maximum=MAX_RETRIES),
+    f"{HEALTHCHECK}.timeout": _Number(default=30, maximum=MAX_PERIOD_SECONDS),
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class BalancerOptions:
     """Parsed options of a load balancer."""
 
     algorithm: lb.Algorithm
@@ -71,16 +71,16 @@ class Options:
     down_member: lb.DownMember
     weights: Mapping[str, int]
     """Backend name -> weight."""
-    probing: Probing | None
+    probing: MonitorSpec | None
     raw: lb.RawMatch | None
 
 
-def read_options(config: Mapping[str, str], abilities: Abilities) -> Options:
+def read_options(config: Mapping[str, str], abilities: Abilities) -> BalancerOptions:
     """Parse options with non-empty values. Raises ApiError 400 for the first invalid one by name."""
     for name, value in sorted(config.items()):
         _check(name, value, choices(abilities))
     algorithm, method = config.get(ALGORITHM), config.get(METHOD)
-    return Options(
+    return BalancerOptions(
         algorithm=_ALGORITHMS[algorithm] if algorithm else lb.Algorithm.ROUND_ROBIN,
         persistence=lb.SourceIpPersistence() if AFFINITY in config else None,
         locality=_LOCALITIES[config.get(LOCALITY, _word(lb.Locality.NONE))],
@@ -97,9 +97,9 @@ def _check(name: str, value: str, known: Mapping[str, Collection[str]]) -> None:
     if name == HEALTHCHECK:
         _check_flag(value)
     elif name in NUMBERS:
-        _check_number(name, value, 1, NUMBERS[name].most)
+        _check_number(name, value, 1, NUMBERS[name].maximum)
     elif name.startswith(WEIGHT):
-        _check_number(name, value, 0, LARGEST_WEIGHT)
+        _check_number(name, value, 0, MAX_WEIGHT)
     elif name == RAW:
         _read_raw(value)
     elif name in known:
@@ -111,8 +111,8 @@ def _check(name: str, value: str, known: Mapping[str, Collection[str]]) -> None:
 def _read_raw(value: str) -> lb.RawMatch:
     """Parse the option `fairlead.raw`. Raises ApiError 400."""
     found = _RAW.fullmatch(value)
-    if found is None or int(found[1]) > LARGEST_RAW_LOCATION or len(found[2]) > 2 * RAW_BYTES:
-        wanted = f"LOCATION:VALUE, up to {LARGEST_RAW_LOCATION} and of up to {RAW_BYTES} bytes in hexadecimal digits"
+    if found is None or int(found[1]) > MAX_RAW_OFFSET or len(found[2]) > 2 * MAX_RAW_BYTES:
+        wanted = f"LOCATION:VALUE, up to {MAX_RAW_OFFSET} and of up to {MAX_RAW_BYTES} bytes in hexadecimal digits"
         raise ApiError(400, f"Invalid value {quote(value)} for option {quote(RAW)}: must be {wanted}")
     return lb.RawMatch(location=int(found[1]), value=bytes.fromhex(found[2]))
 
@@ -132,7 +132,7 @@ def choices(abilities: Abilities) -> Mapping[str, Collection[str]]:
     }
 
 
-def imply_options(asked: AskedDescription) -> Mapping[str, str]:
+def imply_options(asked: BalancerSpec) -> Mapping[str, str]:
     """Return the options equivalent to a load balancer that was not created with options."""
     found = {f"{WEIGHT}{name}": str(weight) for name, weight in asked.weights.items() if weight != 1}
     if asked.algorithm is not lb.Algorithm.ROUND_ROBIN:
@@ -158,9 +158,9 @@ def imply_options(asked: AskedDescription) -> Mapping[str, str]:
     return found
 
 
-def _probing(config: Mapping[str, str], method: lb.MonitorType | None) -> Probing:
+def _probing(config: Mapping[str, str], method: lb.MonitorType | None) -> MonitorSpec:
     numbers = {name: int(config.get(name, number.default)) for name, number in NUMBERS.items()}
-    return Probing(
+    return MonitorSpec(
         type=method,
         delay=numbers[f"{HEALTHCHECK}.interval"],
         timeout=numbers[f"{HEALTHCHECK}.timeout"],

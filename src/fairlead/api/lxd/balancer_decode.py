@@ -16,7 +16,7 @@ from fairlead.api.lxd.balancer_config import read_options
 from fairlead.api.lxd.go_texts import quote
 from fairlead.api.lxd.listen_address import read_address
 from fairlead.api.lxd.port_texts import BadRange, parse_ports
-from fairlead.changes.balancer_spec_checks import AskedDescription, AskedPort
+from fairlead.changes.balancer_spec_checks import BalancerSpec, SpecPort
 from fairlead.model.documents import loadbalancer as lb
 from fairlead.model.documents.abilities import Abilities
 from fairlead.model.documents.port_ranges import Ports, TargetPort
@@ -29,7 +29,7 @@ _T = TypeVar("_T")
 class Decoded:
     """Decoded load balancer. `wrong` is the error of the first unparsable value; `asked` has the values before it."""
 
-    asked: AskedDescription
+    spec: BalancerSpec
     wrong: ApiError | None = None
 
 
@@ -38,9 +38,9 @@ def decode_balancer(document: Document, network_id: str, abilities: Abilities) -
     options = read_options(document["config"], abilities)
     backends, wrong = until_wrong(_backends(document["backends"]))
     ports, wrong = until_wrong(_ports(document["ports"])) if wrong is None else ((), wrong)
-    asked = AskedDescription(
+    asked = BalancerSpec(
         network_id=network_id,
-        use=lb.Use.LOAD_BALANCER,
+        use=lb.SpecPurpose.LOAD_BALANCER,
         description=document["description"],
         backends=backends,
         ports=ports,
@@ -53,7 +53,7 @@ def decode_balancer(document: Document, network_id: str, abilities: Abilities) -
         probing=options.probing,
         raw=options.raw,
     )
-    return Decoded(asked=asked, wrong=wrong)
+    return Decoded(spec=asked, wrong=wrong)
 
 
 def until_wrong(found: Iterator[_T]) -> tuple[tuple[_T, ...], ApiError | None]:
@@ -85,13 +85,13 @@ def _backends(documents: Iterable[Document]) -> Iterator[lb.Backend]:
         yield replace(backend, port=port)
 
 
-def _ports(documents: Iterable[Document]) -> Iterator[AskedPort]:
+def _ports(documents: Iterable[Document]) -> Iterator[SpecPort]:
     """Decode ports. Raises ApiError 400."""
     for place, each in enumerate(documents):
         protocol = read_protocol(place, each)
         if not each["target_backend"]:
             raise ApiError(400, f"Missing target_backend or target_pool in port specification {place}")
-        yield AskedPort(
+        yield SpecPort(
             description=each["description"],
             protocol=protocol,
             ports=read_listen_ports(place, each),

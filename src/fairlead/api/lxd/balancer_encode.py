@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from fairlead.api.http.front_end import JsonObject
 from fairlead.api.lxd.balancer_body import Document
 from fairlead.api.lxd.balancer_config import imply_options
-from fairlead.changes.balancer_spec_checks import AskedDescription, AskedPort
+from fairlead.changes.balancer_spec_checks import BalancerSpec, SpecPort
 from fairlead.model.documents import loadbalancer as lb
 from fairlead.model.documents.addresses import IPAddress
 from fairlead.model.documents.port_ranges import TargetPort, render
 
 
-def encode_balancer(asked: AskedDescription) -> Document:
+def encode_balancer(asked: BalancerSpec) -> Document:
     """Encode a load balancer. One created by another API has the equivalent options."""
     return {
         "description": asked.description,
@@ -31,7 +31,7 @@ def tagged(document: Document, address: IPAddress) -> Sequence[object]:
     return [str(address), *document.values()]
 
 
-def encode_port(port: AskedPort) -> JsonObject:
+def encode_port(port: SpecPort) -> JsonObject:
     return {
         "description": port.description,
         "protocol": lb.transport(port.protocol).value,

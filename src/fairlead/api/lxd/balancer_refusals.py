@@ -30,14 +30,14 @@ from fairlead.changes import (
 from fairlead.changes.refusal import Refusal
 from fairlead.model.documents import loadbalancer as lb
 from fairlead.model.documents.network import PortUse
-from fairlead.model.documents.port_ranges import FIRST, LAST, PortRange
-from fairlead.model.documents.quota import Counted
+from fairlead.model.documents.port_ranges import FIRST_PORT, LAST_PORT, PortRange
+from fairlead.model.documents.quota import QuotaResource
 
-Says = Callable[[Any], ApiError]
+ErrorOf = Callable[[Any], ApiError]
 _MANY = {
-    Counted.LISTENER: "port specifications",
-    Counted.POOL: "port specifications",
-    Counted.MEMBER: "target backends in all port specifications",
+    QuotaResource.LISTENER: "port specifications",
+    QuotaResource.POOL: "port specifications",
+    QuotaResource.MEMBER: "target backends in all port specifications",
 }
 
 
@@ -55,7 +55,7 @@ def _bad_name(why: balancer_spec_checks.BadBackendName) -> ApiError:
 
 
 def _number(ports: PortRange) -> str:
-    return f"Invalid port number {quote(str(ports))}, must be between {FIRST} and {LAST}"
+    return f"Invalid port number {quote(str(ports))}, must be between {FIRST_PORT} and {LAST_PORT}"
 
 
 def _bad_target(why: balancer_spec_checks.BadTargetPort) -> ApiError:
@@ -63,7 +63,7 @@ def _bad_target(why: balancer_spec_checks.BadTargetPort) -> ApiError:
     return _bad(f"Invalid {where}: {_number(why.ports)}")
 
 
-def _of_nobody(why: balancer_spec_checks.TargetOfNobody) -> str:
+def _unknown_target_text(why: balancer_spec_checks.TargetNotUsable) -> str:
     return f"cannot be a {'broadcast' if why.is_broadcast else 'network'} address"
 
 
@@ -79,24 +79,24 @@ def _too_many_ports(why: balancer_checks.TooManyPorts) -> ApiError:
     return _bad(f"Too many {what}: a load balancer can have at most {why.most}")
 
 
-def _port_twice(why: balancer_spec_checks.ListenPortTwice) -> ApiError:
+def _port_twice(why: balancer_spec_checks.DuplicateListenPort) -> ApiError:
     protocol = quote(lb.transport(why.protocol).value)
     return _bad(f"Duplicate listen port {why.port} for protocol {protocol} in port specification {why.index}")
 
 
-_DESCRIPTION: Mapping[type[Refusal], Says] = {
+_DESCRIPTION: Mapping[type[Refusal], ErrorOf] = {
     balancer_spec_checks.BadBackendName: _bad_name,
-    balancer_spec_checks.BackendTwice: lambda why: _bad(
+    balancer_spec_checks.DuplicateBackend: lambda why: _bad(
         f"Duplicate name {quote(why.name)} in backend specification {why.index}"
     ),
-    balancer_spec_checks.TargetOfOtherVersion: lambda why: _bad(
+    balancer_spec_checks.TargetIpVersionMismatch: lambda why: _bad(
         f"Cannot mix IP versions in listen address and backend {quote(why.name)} target address"
     ),
-    balancer_spec_checks.TargetOutside: lambda why: _bad(
+    balancer_spec_checks.TargetOutsideNetwork: lambda why: _bad(
         f"Target address is not within the network subnet for backend {quote(why.name)}"
     ),
-    balancer_spec_checks.TargetOfNobody: lambda why: _bad(
-        f"Target address {_of_nobody(why)} for backend {quote(why.name)}"
+    balancer_spec_checks.TargetNotUsable: lambda why: _bad(
+        f"Target address {_unknown_target_text(why)} for backend {quote(why.name)}"
     ),
     balancer_spec_checks.SameAsDefault: lambda why: _bad(
         f"Target address is same as default target address for backend {quote(why.name)}"
@@ -109,11 +109,11 @@ _DESCRIPTION: Mapping[type[Refusal], Says] = {
     balancer_spec_checks.BadListenPort: lambda why: _bad(
         f"Invalid listen port in port specification {why.index}: {_number(why.ports)}"
     ),
-    balancer_spec_checks.ListenPortTwice: _port_twice,
+    balancer_spec_checks.DuplicateListenPort: _port_twice,
     balancer_spec_checks.UnknownBackend: lambda why: _bad(
         f"Invalid target backend name {quote(why.name)} in port specification {why.index}"
     ),
-    balancer_spec_checks.NamedTwice: lambda why: _bad(
+    balancer_spec_checks.DuplicateReference: lambda why: _bad(
         f"Duplicate target backend name {quote(why.name)} in port specification {why.index}"
     ),
     balancer_spec_checks.CountMismatch: lambda why: _bad(
@@ -123,12 +123,12 @@ _DESCRIPTION: Mapping[type[Refusal], Says] = {
     balancer_spec_checks.TooManyBackends: lambda why: _bad(
         f"Too many backends: a load balancer can have at most {why.most}"
     ),
-    balancer_spec_checks.WeightOfNobody: lambda why: _bad(
+    balancer_spec_checks.WeightForUnknownBackend: lambda why: _bad(
         f"Invalid option {quote(WEIGHT + why.name)}: no such backend"
     ),
 }
-_ANY: Mapping[type[Refusal], Says] = {
-    balancer_checks.TooMany: lambda why: _bad(
+_ANY: Mapping[type[Refusal], ErrorOf] = {
+    balancer_checks.TooManyParts: lambda why: _bad(
         f"Too many {_MANY[why.what]}: a load balancer can have at most {why.most}"
     ),
     balancer_checks.TooManyPorts: _too_many_ports,
@@ -141,22 +141,22 @@ _ANY: Mapping[type[Refusal], Says] = {
     ),
     lookup.NoSuch: lambda _: ApiError(404, "Network load balancer not found"),
     lookup.NotTheirs: lambda _: ApiError(403, "not authorized"),
-    member_placement.BehindNoHost: lambda why: _bad(
+    member_placement.MemberNotRouted: lambda why: _bad(
         f"Target address {quote(str(why.address))} is behind no host where the project may have backends"
     ),
-    member_placement.IsAHost: lambda why: _bad(
+    member_placement.MemberIsHostAddress: lambda why: _bad(
         f"Target address {quote(str(why.address))} is an address of the host itself"
     ),
-    member_placement.OnASubnet: lambda why: _bad(
+    member_placement.MemberSubnetNotSupported: lambda why: _bad(
         f"Hosts announce the listen addresses of provider {quote(why.provider)}, and backends are on no network"
     ),
-    pool_checks.NoDestination: lambda why: _bad(f"Target address {quote(str(why.address))} cannot be a backend's"),
+    pool_checks.InvalidDestination: lambda why: _bad(f"Target address {quote(str(why.address))} cannot be a backend's"),
     pool_checks.MemberExists: lambda why: ApiError(
         409,
         f"Several backends of one port specification have target address {quote(str(why.address))} and the same port",
     ),
     monitor_checks.WrongMonitorType: _wrong_method,
-    monitor_checks.ProbesTooOften: lambda why: _bad(
+    monitor_checks.DelayTooShort: lambda why: _bad(
         f"Invalid value {quote(str(why.delay))} for option {quote(f'{HEALTHCHECK}.interval')}: must be at least"
         f" {why.least}"
     ),
@@ -173,7 +173,7 @@ _ANY: Mapping[type[Refusal], Says] = {
         409, "The network has no free address for health checks to come from"
     ),
 }
-_NOUNS = {lb.Use.FORWARD: "forward", lb.Use.LOAD_BALANCER: "load balancer"}
+_NOUNS = {lb.SpecPurpose.FORWARD: "forward", lb.SpecPurpose.LOAD_BALANCER: "load balancer"}
 
 
 def _conflict(text: str) -> ApiError:
@@ -184,47 +184,51 @@ def _allocating(version: int, why: str) -> str:
     return f"Failed allocating an IPv{version} address: {why}"
 
 
-def _in_ranges(why: listen_addresses.InRanges) -> ApiError:
+def _in_ranges(why: listen_addresses.InRouterRanges) -> ApiError:
     ranges = f"{quote(f'ipv{why.address.version}.ovn.ranges')} ({quote(f'{why.pool.start}-{why.pool.end}')})"
     return _bad(f"Listen address {quote(str(why.address))} overlaps with {ranges}")
 
 
-def _in_use(why: listen_addresses.ListenInUse) -> ApiError:
+def _in_use(why: listen_addresses.ListenAddressNotUsable) -> ApiError:
     by = " by instance NIC" if why.use is PortUse.MACHINE else ""
     return _conflict(f"Listen address {quote(str(why.address))} is already in use{by}")
 
 
-def _missing_family(why: listen_addresses.FamilyMissing) -> ApiError:
+def _missing_family(why: listen_addresses.IpVersionMissing) -> ApiError:
     return _bad(f"OVN network {quote(why.network)} is missing {quote(f'ipv{why.version}.address')} config option")
 
 
-_LISTEN: Mapping[type[Refusal], Says] = {
-    balancer_specs.NothingListens: lambda why: ApiError(404, f"Network {_NOUNS[why.use]} not found"),
-    balancer_specs.NotDescribed: lambda _: _conflict("It was made by another API, and can be changed only there"),
-    listen_addresses.Isolated: lambda _: _bad("Isolated OVN network cannot use network load balancers"),
+_LISTEN: Mapping[type[Refusal], ErrorOf] = {
+    balancer_specs.NoBalancerAtAddress: lambda why: ApiError(404, f"Network {_NOUNS[why.use]} not found"),
+    balancer_specs.BalancerNotDeclarative: lambda _: _conflict(
+        "It was made by another API, and can be changed only there"
+    ),
+    listen_addresses.NoUplinkForAddress: lambda _: _bad("Isolated OVN network cannot use network load balancers"),
     vip_gateways.NoGatewayForVip: lambda _: _bad("Isolated OVN network cannot use network load balancers"),
-    listen_addresses.FamilyMissing: _missing_family,
-    listen_addresses.NotInRoutes: lambda why: _bad(
+    listen_addresses.IpVersionMissing: _missing_family,
+    listen_addresses.AddressNotInRoutes: lambda why: _bad(
         f"Uplink network does not contain {quote(f'{why.address}/{why.address.max_prefixlen}')} in its routes"
     ),
     listen_addresses.NoRoutes: lambda why: _bad(
         _allocating(why.version, f"No IPv{why.version} routes are available for this network")
     ),
-    listen_addresses.NoFreeListen: lambda why: _conflict(_allocating(why.version, "No address is free")),
-    listen_addresses.InRanges: _in_ranges,
-    listen_addresses.WholeGateway: lambda why: _bad(
+    listen_addresses.NoFreeListenAddress: lambda why: _conflict(_allocating(why.version, "No address is free")),
+    listen_addresses.InRouterRanges: _in_ranges,
+    listen_addresses.DefaultTargetAtGateway: lambda why: _bad(
         f"Default target address cannot be used with the address of the network's own router {quote(str(why.address))}"
     ),
-    listen_addresses.ListenTaken: lambda why: _conflict(f"A {_NOUNS[why.use]} for that listen address already exists"),
-    listen_addresses.ListenOverlaps: lambda why: _conflict(
+    listen_addresses.ListenAddressInUse: lambda why: _conflict(
+        f"A {_NOUNS[why.use]} for that listen address already exists"
+    ),
+    listen_addresses.ListenAddressInUseOnUplink: lambda why: _conflict(
         f"Load balancer listen address {quote(str(why.address))} overlaps with another network or NIC"
     ),
-    listen_addresses.ListenInUse: _in_use,
+    listen_addresses.ListenAddressNotUsable: _in_use,
 }
-_MANAGED: Mapping[type[Refusal], Says] = {
-    managed_networks.ManagedElsewhere: lambda why: _bad(managed_networks.say_managed(why)),
+_MANAGED: Mapping[type[Refusal], ErrorOf] = {
+    managed_networks.ManagedElsewhere: lambda why: _bad(managed_networks.describe_managed_elsewhere(why)),
 }
-WORDS: Mapping[type[Refusal], Says] = {**_DESCRIPTION, **_ANY, **_LISTEN, **_MANAGED}
+ERROR_TEXTS: Mapping[type[Refusal], ErrorOf] = {**_DESCRIPTION, **_ANY, **_LISTEN, **_MANAGED}
 """Texts for load balancers, and for forwards without a text in `OF_FORWARDS`."""
 
 
@@ -235,20 +239,20 @@ def _of_forward(why: Any, words: str) -> ApiError:
     return _bad(f"Target address {words} in port specification {why.index}")
 
 
-def _mixed(why: balancer_spec_checks.TargetOfOtherVersion) -> ApiError:
+def _mixed(why: balancer_spec_checks.TargetIpVersionMismatch) -> ApiError:
     which = "default" if why.name is None else f"port specification {why.index}"
     return _bad(f"Cannot mix IP versions in listen address and {which} target address")
 
 
-OF_FORWARDS: Mapping[type[Refusal], Says] = {
-    listen_addresses.Isolated: lambda _: _bad("Isolated OVN network cannot use network forwards"),
+OF_FORWARDS: Mapping[type[Refusal], ErrorOf] = {
+    listen_addresses.NoUplinkForAddress: lambda _: _bad("Isolated OVN network cannot use network forwards"),
     vip_gateways.NoGatewayForVip: lambda _: _bad("Isolated OVN network cannot use network forwards"),
-    listen_addresses.ListenOverlaps: lambda why: _conflict(
+    listen_addresses.ListenAddressInUseOnUplink: lambda why: _conflict(
         f"Forward listen address {quote(str(why.address))} overlaps with another network or NIC"
     ),
-    balancer_spec_checks.TargetOfOtherVersion: _mixed,
-    balancer_spec_checks.TargetOutside: lambda why: _of_forward(why, "is not within the network subnet"),
-    balancer_spec_checks.TargetOfNobody: lambda why: _of_forward(why, _of_nobody(why)),
+    balancer_spec_checks.TargetIpVersionMismatch: _mixed,
+    balancer_spec_checks.TargetOutsideNetwork: lambda why: _of_forward(why, "is not within the network subnet"),
+    balancer_spec_checks.TargetNotUsable: lambda why: _of_forward(why, _unknown_target_text(why)),
     balancer_spec_checks.SameAsDefault: lambda why: _bad(
         f"Target address is same as default target address in port specification {why.index}"
     ),

@@ -8,7 +8,7 @@ from fairlead.api.lxd.apply_status import PROGRESS
 from fairlead.changes.balancer_specs import backend_names
 from fairlead.model.documents import loadbalancer as lb
 from fairlead.model.documents.health import Health, HealthKey
-from fairlead.model.queries.probes import members_health, working_monitor
+from fairlead.model.queries.probes import enabled_monitor, members_health
 from fairlead.model.snapshot import Snapshot
 from fairlead.runtime.steps import Steps
 from fairlead.schema import NULL, Schema, object_schema
@@ -40,7 +40,7 @@ _Ports: TypeAlias = dict[tuple[str, int], str]
 
 def encode_state(snapshot: Snapshot, balancer: lb.LoadBalancer) -> Steps[JsonObject]:
     """Encode the health. `backend_health` is null without health checks; a backend without a port is omitted."""
-    if not any(working_monitor(balancer, pool) for pool in balancer.pools):
+    if not any(enabled_monitor(balancer, pool) for pool in balancer.pools):
         return {"backend_health": None}
     health, names = dict(members_health(snapshot, balancer)), backend_names(balancer)
     found, addresses = dict[str, _Ports](), dict[str, str]()

@@ -6,10 +6,10 @@ from typing import Any
 from fairlead.schema import BadField, Field, Parser, Schema, Values, mapping, or_null, read_fields, reads
 from fairlead.schema import text as any_text
 
-LONGEST_KEY = 255
-LONGEST_VALUE = 1024
+MAX_KEY_LENGTH = 255
+MAX_VALUE_LENGTH = 1024
 """Maximum characters of a config key and its value."""
-MOST_KEYS, MOST_NAMED = 128, 32
+MAX_FREE_KEYS, MAX_OTHER_KEYS = 128, 32
 """Maximum keys in a config: with free names (`user.*`, `fairlead.*`), and others. They count separately, because
 responses contain keys that the client never set, and a client must be able to send back the config that it reads."""
 FREE = ("user.", "fairlead.")
@@ -46,9 +46,9 @@ def flag(default: Any = None) -> Parser[bool]:
 @reads(
     {
         "type": "object",
-        "maxProperties": MOST_KEYS + MOST_NAMED,
-        "propertyNames": {"maxLength": LONGEST_KEY},
-        "additionalProperties": or_null({"type": "string", "maxLength": LONGEST_VALUE}),
+        "maxProperties": MAX_FREE_KEYS + MAX_OTHER_KEYS,
+        "propertyNames": {"maxLength": MAX_KEY_LENGTH},
+        "additionalProperties": or_null({"type": "string", "maxLength": MAX_VALUE_LENGTH}),
     }
 )
 def config(value: object) -> Mapping[str, str]:
@@ -56,7 +56,7 @@ def config(value: object) -> Mapping[str, str]:
     found = mapping(value)
     if fault := _too_many(found):
         raise ValueError(fault)
-    read_key, read_value = any_text(LONGEST_KEY), any_text(LONGEST_VALUE)
+    read_key, read_value = any_text(MAX_KEY_LENGTH), any_text(MAX_VALUE_LENGTH)
     try:
         return {read_key(key): "" if each is None else read_value(each) for key, each in sorted(found.items())}
     except ValueError as error:
@@ -75,6 +75,6 @@ def merged(stored: Mapping[str, str], said: Mapping[str, str]) -> Mapping[str, s
 
 def _too_many(keys: Collection[object]) -> str:
     free = sum(str(key).startswith(FREE) for key in keys)
-    if free > MOST_KEYS:
-        return f"expected at most {MOST_KEYS} keys of {' and '.join(f'{each}*' for each in FREE)}"
-    return f"expected at most {MOST_NAMED} other keys" if len(keys) - free > MOST_NAMED else ""
+    if free > MAX_FREE_KEYS:
+        return f"expected at most {MAX_FREE_KEYS} keys of {' and '.join(f'{each}*' for each in FREE)}"
+    return f"expected at most {MAX_OTHER_KEYS} other keys" if len(keys) - free > MAX_OTHER_KEYS else ""

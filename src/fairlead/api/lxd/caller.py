@@ -8,9 +8,9 @@ from starlette.requests import HTTPConnection
 from fairlead.api.http.front_end import ApiError, JsonObject, Services, identity
 from fairlead.api.lxd.config_texts import TRUE
 from fairlead.api.lxd.errors import forbidden, not_found
-from fairlead.changes.identity import DEFAULT_PROJECT, LONGEST_PROJECT, Identity
+from fairlead.changes.identity import DEFAULT_PROJECT, MAX_PROJECT_ID_LENGTH, Identity
 from fairlead.changes.projects import is_project
-from fairlead.model.snapshot import EVERYBODY, Snapshot
+from fairlead.model.snapshot import ANY_PROJECT, Snapshot
 
 ALL_PROJECTS = "all-projects"
 """Query parameter."""
@@ -39,7 +39,7 @@ def caller_of(request: HTTPConnection) -> Identity:
     caller = identity(request)
     asked = named_project(request)
     if not may_name(caller, asked):
-        text = f'User does not have permissions for project "{asked[:LONGEST_PROJECT]}"'
+        text = f'User does not have permissions for project "{asked[:MAX_PROJECT_ID_LENGTH]}"'
         raise ApiError(403, text)
     caller = replace(caller, project_id=asked)
     if not (caller.may_see if request.scope["method"] in READS else caller.may_change)(asked):
@@ -67,7 +67,7 @@ def projects_asked(request: HTTPConnection, snapshot: Snapshot, caller: Identity
     """Return the project of the request, or with `all-projects` all projects with networks that the caller may see."""
     if request.query_params.get(ALL_PROJECTS, "").lower() not in TRUE:
         return [caller.project_id]
-    found = {*snapshot.project_networks, DEFAULT_PROJECT, caller.project_id} - {EVERYBODY}
+    found = {*snapshot.project_networks, DEFAULT_PROJECT, caller.project_id} - {ANY_PROJECT}
     return sorted(each for each in found if sees(caller, each))
 
 

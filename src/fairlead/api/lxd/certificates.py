@@ -9,19 +9,29 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from fairlead.api.http.acceptor import counted_as
+from fairlead.api.http.acceptor import connection_key
 from fairlead.api.http.authentication import Failures
-from fairlead.api.http.front_end import ApiError, JsonObject, Services, identity, too_often
+from fairlead.api.http.front_end import ApiError, JsonObject, Services, identity, rate_limited
 from fairlead.api.http.openapi import FLAG, TEXT, TEXTS, Operation, read_body
 from fairlead.api.lxd.bodies import flag, struct
-from fairlead.api.lxd.envelope import EMPTY, LIST, PREFIX, begun, check_match, created, etag, gives, sync
+from fairlead.api.lxd.envelope import (
+    EMPTY,
+    LIST,
+    PREFIX,
+    check_match,
+    created,
+    etag,
+    operation_created,
+    sync,
+    sync_schema,
+)
 from fairlead.api.lxd.errors import forbidden
 from fairlead.api.lxd.events import lifecycle_of_server
 from fairlead.api.lxd.filters import LIST_QUERY, listed
 from fairlead.api.lxd.operations import OPERATION
-from fairlead.api.lxd.tokens import LONGEST_TOKEN, digest, new_secret, operation, read_secret, url
-from fairlead.api.lxd.x509 import LONGEST_CERTIFICATE, LONGEST_NAME, decode_certificate, read_certificate
-from fairlead.changes.identity import LONGEST_PROJECT
+from fairlead.api.lxd.tokens import MAX_TOKEN_LENGTH, digest, new_secret, operation, read_secret, url
+from fairlead.api.lxd.x509 import MAX_CERTIFICATE_LENGTH, MAX_NAME_LENGTH, decode_certificate, read_certificate
+from fairlead.changes.identity import MAX_PROJECT_ID_LENGTH
 from fairlead.changes.refusal import Refused
 from fairlead.changes.trust import (
     NoSuchToken,
@@ -29,9 +39,9 @@ from fairlead.changes.trust import (
     change_certificate,
     delete_certificate,
     find_certificate,
+    find_token_by_digest,
     issue_token,
-    spend_token,
-    token_of,
+    redeem_token,
     visible_certificates,
 )
 from fairlead.model.documents.trust import Certificate, TrustToken
@@ -39,17 +49,17 @@ from fairlead.model.registry.changeset import Changes
 from fairlead.model.snapshot import Snapshot
 from fairlead.schema import Field, Schema, Values, list_of, object_schema, text
 
-LARGEST_BODY = 2**16
+MAX_BODY_BYTES = 2**16
 """Maximum bytes of a body, which unauthenticated clients can send."""
-MOST_PROJECTS = 100
+MAX_PROJECTS = 100
 """Maximum projects of a certificate."""
 CLIENT = "client"
 _PUT = {
-    "name": Field(text(LONGEST_NAME)),
+    "name": Field(text(MAX_NAME_LENGTH)),
     "type": Field(text()),
     "restricted": Field(flag()),
-    "projects": Field(list_of(text(LONGEST_PROJECT), MOST_PROJECTS)),
-    "certificate": Field(text(LONGEST_CERTIFICATE)),
+    "projects": Field(list_of(text(MAX_PROJECT_ID_LENGTH), MAX_PROJECTS)),
+    "certificate": Field(text(MAX_CERTIFICATE_LENGTH)),
     "description": Field(text(1000)),
 }
 PUT = struct(_PUT)
@@ -57,8 +67,8 @@ POST = struct(
     {
         **_PUT,
         "token": Field(flag()),
-        "trust_token": Field(text(LONGEST_TOKEN)),
-        "password": Field(text(LONGEST_TOKEN)),
+        "trust_token": Field(text(MAX_TOKEN_LENGTH)),
+        "password": Field(text(MAX_TOKEN_LENGTH)),
     }
 )
 _SHOWN: Mapping[str, Schema] = {
@@ -70,11 +80,11 @@ SHOWN = object_schema(_SHOWN, _SHOWN)
 
 
 def routes(services: Services) -> list[Operation]:
-    views = _Views(services)
+    views = _CertificateHandlers(services)
     each, done = "/certificates/{fingerprint}", {200: EMPTY}
     begun_or_made = {201: EMPTY, 202: {"type": "object", "properties": {"metadata": OPERATION}}}
     return [
-        Operation("GET", "/certificates", views.list, gives={200: gives(LIST)}, query=LIST_QUERY),
+        Operation("GET", "/certificates", views.list, gives={200: sync_schema(LIST)}, query=LIST_QUERY),
         Operation(
             "POST",
             "/certificates",
@@ -82,9 +92,9 @@ def routes(services: Services) -> list[Operation]:
             takes=POST,
             gives=begun_or_made,
             admits=lambda _: None,
-            largest=LARGEST_BODY,
+            largest=MAX_BODY_BYTES,
         ),
-        Operation("GET", each, views.show, gives={200: gives(SHOWN)}),
+        Operation("GET", each, views.show, gives={200: sync_schema(SHOWN)}),
         Operation("PUT", each, views.replace, takes=PUT, gives=done, fails=[412]),
         Operation("PATCH", each, views.merge, takes=PUT, gives=done, fails=[412]),
         Operation("DELETE", each, views.delete, gives=done),
@@ -92,7 +102,7 @@ def routes(services: Services) -> list[Operation]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Views:
+class _CertificateHandlers:
     _services: Services
     _failures: Failures = field(default_factory=Failures)
 
@@ -150,19 +160,19 @@ class _Views:
         text = values.get("trust_token") or values.get("password") or ""
         if values.get("token") or not text:
             raise forbidden()
-        address = counted_as(_address(request))
+        address = connection_key(_address(request))
         wait = self._failures.wait(address)
         if wait > 0:
-            raise too_often("Too many tokens of this address were wrong", wait)
+            raise rate_limited("Too many tokens of this address were wrong", wait)
         secret = read_secret(text)
         if secret is None:
             self._failures.add(address)
             raise forbidden()
         now, known = self._services.now(), digest(secret)
         try:
-            token_of(self._services.model.snapshot, known, now)  # invalid tokens never reach the store
-            certificate = read_certificate(_shown_by_client(request), values.get("name", ""), _address(request))
-            await self._services.write(lambda snapshot: spend_token(snapshot, known, certificate, now))
+            find_token_by_digest(self._services.model.snapshot, known, now)  # invalid tokens never reach the store
+            certificate = read_certificate(_client_certificate(request), values.get("name", ""), _address(request))
+            await self._services.write(lambda snapshot: redeem_token(snapshot, known, certificate, now))
         except Refused as refused:
             if isinstance(refused.why, NoSuchToken):
                 self._failures.add(address)
@@ -171,7 +181,7 @@ class _Views:
         return self._added(request, certificate)
 
     async def _issue(self, request: Request, values: Values) -> Response:
-        reachable = self._services.reachable()
+        reachable = self._services.client_endpoint()
         if reachable is None:
             raise ApiError(400, "Can't issue token when server isn't listening on network")
         secret, now = new_secret(), self._services.now()
@@ -186,7 +196,7 @@ class _Views:
         caller = identity(request)
         await self._services.write(lambda snapshot: issue_token(snapshot, caller, token, now))
         lifecycle_of_server(request, "certificate-token-created", url(token))
-        return begun(url(token), operation(token, reachable, secret))
+        return operation_created(url(token), operation(token, reachable, secret))
 
     async def _change(self, request: Request, defaults: Mapping[str, Any]) -> Response:
         caller = identity(request)
@@ -229,7 +239,7 @@ def _granted(values: Values, old: Certificate | None = None) -> dict[str, Any]:
     return found
 
 
-def _shown_by_client(request: Request) -> bytes:
+def _client_certificate(request: Request) -> bytes:
     """Return the client's TLS certificate as DER. Raises ApiError 400."""
     if request.url.scheme != "https":
         raise ApiError(400, "Can't use TLS data on non-TLS link")

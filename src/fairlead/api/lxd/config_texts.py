@@ -12,11 +12,11 @@ from fairlead.model.documents.addresses import IPAddress, IPNetwork, parse_addre
 from fairlead.model.documents.network import AllocationPool
 
 TRUE, FALSE = frozenset({"true", "1", "yes", "on"}), frozenset({"false", "0", "no", "off"})
-LEAST_MTU, LARGEST_MTU = 68, 16384  # bytes; the rules require 1280 with IPv6
-LARGEST_VLAN = 4094
-LONGEST_NAME = 255
+MIN_MTU, MAX_MTU = 68, 16384  # bytes; the rules require 1280 with IPv6
+MAX_VLAN = 4094
+MAX_NAME_LENGTH = 255
 """Maximum characters of a physical network's name, as of Neutron's provider:physical_network."""
-LEAST_INTERFACE, LONGEST_INTERFACE = 2, 15
+MIN_INTERFACE_LENGTH, MAX_INTERFACE_LENGTH = 2, 15
 """Characters of the name of a Linux network device."""
 USER = "user."
 """Prefix of free keys, with values that are not validated."""
@@ -55,8 +55,8 @@ def read_mtu(text: str) -> int:
     number = _number(text)
     if number is None:
         raise ValueError(f"Invalid MTU {quote(text)}")
-    if not LEAST_MTU <= number <= LARGEST_MTU:
-        raise ValueError(f"Out of MTU range ({LEAST_MTU}-{LARGEST_MTU}) {quote(text)}")
+    if not MIN_MTU <= number <= MAX_MTU:
+        raise ValueError(f"Out of MTU range ({MIN_MTU}-{MAX_MTU}) {quote(text)}")
     return number
 
 
@@ -65,8 +65,8 @@ def read_vlan(text: str) -> int | None:
     number = _number(text)
     if number is None:
         raise ValueError(f"Invalid VLAN ID {quote(text)}")
-    if number > LARGEST_VLAN:
-        raise ValueError(f"Out of VLAN ID range (0-{LARGEST_VLAN}) {quote(text)}")
+    if number > MAX_VLAN:
+        raise ValueError(f"Out of VLAN ID range (0-{MAX_VLAN}) {quote(text)}")
     return number or None
 
 
@@ -76,8 +76,8 @@ def _number(text: str) -> int | None:
 
 def read_parent(text: str) -> str:
     """Parse the name of a physical network, which nodes map to a bridge."""
-    if len(text) > LONGEST_NAME:
-        raise ValueError(f"Network interface is too long (maximum {LONGEST_NAME} characters)")
+    if len(text) > MAX_NAME_LENGTH:
+        raise ValueError(f"Network interface is too long (maximum {MAX_NAME_LENGTH} characters)")
     if not _NAME.fullmatch(text):
         raise ValueError("Network interface contains invalid characters")
     return text
@@ -85,10 +85,10 @@ def read_parent(text: str) -> str:
 
 def read_interface(text: str) -> str:
     """The name of a bridge on the hosts, which is that of the physical network too."""
-    if len(text) < LEAST_INTERFACE:
-        raise ValueError(f"Network interface is too short (minimum {LEAST_INTERFACE} characters)")
-    if len(text) > LONGEST_INTERFACE:
-        raise ValueError(f"Network interface is too long (maximum {LONGEST_INTERFACE} characters)")
+    if len(text) < MIN_INTERFACE_LENGTH:
+        raise ValueError(f"Network interface is too short (minimum {MIN_INTERFACE_LENGTH} characters)")
+    if len(text) > MAX_INTERFACE_LENGTH:
+        raise ValueError(f"Network interface is too long (maximum {MAX_INTERFACE_LENGTH} characters)")
     return read_parent(text)
 
 

@@ -41,12 +41,12 @@ LIST: Schema = {"anyOf": [TEXTS, {"type": "array", "items": {"type": "object"}}]
 """Schema of a list: URLs, or with `recursion` the objects."""
 
 
-def gives(metadata: Schema) -> Schema:
+def sync_schema(metadata: Schema) -> Schema:
     """Return the schema of a response with this metadata."""
     return object_schema({**_SCHEMA, "metadata": metadata}, [*_SCHEMA, "metadata"])
 
 
-EMPTY: Schema = gives(NULL)
+EMPTY: Schema = sync_schema(NULL)
 """Schema of a response without metadata."""
 
 
@@ -65,7 +65,7 @@ def created(location: str) -> Response:
     return response
 
 
-def begun(operation: str, metadata: JsonObject) -> Response:
+def operation_created(operation: str, metadata: JsonObject) -> Response:
     """Return 202 for an operation, with its path and state."""
     body = _envelope(metadata) | {"type": "async", "status": "Operation created", "status_code": 100}
     response = json_response(body | {"operation": operation}, 202)

@@ -8,26 +8,26 @@ from fairlead.api.lxd import balancer_refusals, network_refusals, trust_refusals
 from fairlead.changes import balancers, identity, ids, quotas
 from fairlead.changes.refusal import Refusal
 from fairlead.compilers.unsupported import Unsupported
-from fairlead.model.documents.quota import Counted
+from fairlead.model.documents.quota import QuotaResource
 from fairlead.schema import BadField, MissingField, UnknownField
 
-Says = Callable[[Any], ApiError]
+ErrorOf = Callable[[Any], ApiError]
 
-_NAMES: Mapping[Counted, str] = {
-    Counted.LOAD_BALANCER: "load balancers",
-    Counted.POOL: "pools",
-    Counted.HEALTH_MONITOR: "health monitors",
-    Counted.MEMBER: "members (backends of load balancers)",
-    Counted.LISTENER: "listeners (ports of load balancers)",
-    Counted.L7POLICY: "L7 policies",
-    Counted.L7RULE: "L7 rules",
-    Counted.NETWORK: "networks",
-    Counted.SUBNET: "subnets",
-    Counted.PORT: "ports",
-    Counted.ROUTER: "routers",
-    Counted.FLOATING_IP: "floating IPs",
-    Counted.LOCAL_IP: "Local IPs",
-    Counted.LOCAL_IP_ASSOCIATION: "replicas of Local IPs",
+_NAMES: Mapping[QuotaResource, str] = {
+    QuotaResource.LOAD_BALANCER: "load balancers",
+    QuotaResource.POOL: "pools",
+    QuotaResource.HEALTH_MONITOR: "health monitors",
+    QuotaResource.MEMBER: "members (backends of load balancers)",
+    QuotaResource.LISTENER: "listeners (ports of load balancers)",
+    QuotaResource.L7POLICY: "L7 policies",
+    QuotaResource.L7RULE: "L7 rules",
+    QuotaResource.NETWORK: "networks",
+    QuotaResource.SUBNET: "subnets",
+    QuotaResource.PORT: "ports",
+    QuotaResource.ROUTER: "routers",
+    QuotaResource.FLOATING_IP: "floating IPs",
+    QuotaResource.LOCAL_IP: "Local IPs",
+    QuotaResource.LOCAL_IP_ASSOCIATION: "replicas of Local IPs",
 }
 """Names of counted resources in quota errors: the name of the quota, and LXD's name where it differs."""
 
@@ -47,38 +47,38 @@ def _quota(why: quotas.QuotaExceeded) -> ApiError:
     return ApiError(403, f"Project quota for {', '.join(over)} is exhausted")
 
 
-def _on_its_way(_: balancers.OnItsWay) -> ApiError:
+def _apply_pending(_: balancers.PartPending) -> ApiError:
     return ApiError(409, "An earlier change is still being applied. Please try again later")
 
 
-_SHARED: Mapping[type[Refusal], Says] = {
+_SHARED: Mapping[type[Refusal], ErrorOf] = {
     identity.NotAnAdministrator: lambda _: forbidden(),
-    ids.IdTaken: lambda why: ApiError(409, f"The ID {why.id} is in use"),
+    ids.IdInUse: lambda why: ApiError(409, f"The ID {why.id} is in use"),
     quotas.QuotaExceeded: _quota,
-    balancers.OnItsWay: _on_its_way,
-    balancers.WholeOnItsWay: _on_its_way,
+    balancers.PartPending: _apply_pending,
+    balancers.BalancerPending: _apply_pending,
 }
-WORDS: Mapping[type[Refusal], Says] = {
+ERROR_TEXTS: Mapping[type[Refusal], ErrorOf] = {
     **_SHARED,
-    **trust_refusals.WORDS,
-    **network_refusals.WORDS,
-    **balancer_refusals.WORDS,
+    **trust_refusals.ERROR_TEXTS,
+    **network_refusals.ERROR_TEXTS,
+    **balancer_refusals.ERROR_TEXTS,
 }
 """Rejection -> error, for all rules that this front end uses."""
 
 
-def say(why: Refusal) -> ApiError:
-    return WORDS[type(why)](why)
+def error_of(why: Refusal) -> ApiError:
+    return ERROR_TEXTS[type(why)](why)
 
 
-def say_unsupported(error: Unsupported) -> ApiError:
-    return ApiError(501, f"Provider '{error.provider}' does not support: {error.asked}{error.advice}")
+def unsupported_error(error: Unsupported) -> ApiError:
+    return ApiError(501, f"Provider '{error.provider}' does not support: {error.feature}{error.advice}")
 
 
 def not_applied(what: str, error: NotApplied) -> ApiError:
     """Return 503 with Incus's text "Failed applying OVN load balancer". Incus reverts the change; here it stays
     stored."""
-    text = f"Failed applying OVN {what}: {error.why}; the change is stored and is applied once OVN accepts it"
+    text = f"Failed applying OVN {what}: {error.reason}; the change is stored and is applied once OVN accepts it"
     return ApiError(503, text)
 
 

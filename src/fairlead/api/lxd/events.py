@@ -18,7 +18,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from fairlead.api.http.acceptor import UNIX
 from fairlead.api.http.authentication import ROLES
-from fairlead.api.http.front_end import ApiError, JsonObject, Services, too_often
+from fairlead.api.http.front_end import ApiError, JsonObject, Services, rate_limited
 from fairlead.api.http.openapi import TEXT, Operation
 from fairlead.api.lxd.caller import caller_of, check_trusted, in_project, named_project, requestor, sees, services_of
 from fairlead.api.lxd.envelope import fault
@@ -26,11 +26,11 @@ from fairlead.api.lxd.filters import PROJECT_QUERY
 from fairlead.changes.identity import DEFAULT_PROJECT, Identity
 from fairlead.changes.trust import identity_of
 
-LONGEST_QUEUE = 256
+MAX_QUEUED_EVENTS = 256
 """Maximum queued events of a listener; above it the listener is dropped."""
-MOST_LISTENERS, MOST_OF_ONE = 512, 32
+MAX_LISTENERS, MAX_LISTENERS_PER_USER = 512, 32
 """Maximum concurrent listeners: in total, and of one user."""
-MOST_OF_PROJECT, KEPT = 64, 128
+MAX_LISTENERS_PER_PROJECT, RESERVED_FOR_ADMINISTRATORS = 64, 128
 """Maximum concurrent listeners of all clients restricted to one project, which may have any number of certificates;
 and slots of the total reserved for administrators."""
 RETRY_SECONDS = 5.0
@@ -41,18 +41,18 @@ response."""
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class LifecycleEvent:
     """Event with its serialised form, shared by all listeners."""
 
     event: JsonObject
     text: str
-    whose: str | None
+    project: str | None
     """Project that may see the event; None for administrators only."""
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
-class Listener:
-    who: str
+class EventListener:
+    user: str
     """User of the listener."""
     project: str | None
     """Project filter; None for all visible projects."""
@@ -60,22 +60,22 @@ class Listener:
     projects: frozenset[str] = frozenset()
     """Projects of a restricted listener; it counts towards the limit of each."""
     types: frozenset[str] = TYPES
-    queue: "asyncio.Queue[Told]" = field(default_factory=lambda: asyncio.Queue(LONGEST_QUEUE))
+    queue: "asyncio.Queue[LifecycleEvent]" = field(default_factory=lambda: asyncio.Queue(MAX_QUEUED_EVENTS))
     dropped: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-class Events:
+class EventBus:
     """Event bus of one server. Events of another server on the same store are sent by that server only."""
 
     def __init__(self) -> None:
-        self._listeners: set[Listener] = set()
+        self._listeners: set[EventListener] = set()
         self._of_one = Counter[str]()
         self._of_project = Counter[str]()
 
     def publish(self, event: JsonObject, whose: str | None) -> None:
         """Queue an event for all matching listeners. `whose` is the project that may see it; None for administrators
         only."""
-        told = Told(event, msgspec.json.encode(event).decode(), whose)
+        told = LifecycleEvent(event, msgspec.json.encode(event).decode(), whose)
         for listener in self._listeners:
             if event["type"] in listener.types and listener.project in (None, event["project"]):
                 try:
@@ -84,36 +84,36 @@ class Events:
                     listener.dropped.set()
 
     @contextmanager
-    def listening(self, listener: Listener) -> Iterator[Listener]:
+    def register(self, listener: EventListener) -> Iterator[EventListener]:
         """Register a listener. Raises ApiError 429."""
         if self._is_full(listener):
-            raise too_often("Too many clients listen to events already", RETRY_SECONDS)
+            raise rate_limited("Too many clients listen to events already", RETRY_SECONDS)
         self._listeners.add(listener)
-        self._of_one[listener.who] += 1
+        self._of_one[listener.user] += 1
         self._of_project.update(listener.projects)
         try:
             yield listener
         finally:
             self._listeners.discard(listener)
-            self._of_one -= Counter({listener.who: 1})
+            self._of_one -= Counter({listener.user: 1})
             self._of_project -= Counter(listener.projects)
 
-    def _is_full(self, listener: Listener) -> bool:
+    def _is_full(self, listener: EventListener) -> bool:
         return (
-            len(self._listeners) >= MOST_LISTENERS - (KEPT if listener.restricted else 0)
-            or self._of_one[listener.who] >= MOST_OF_ONE
-            or any(self._of_project[each] >= MOST_OF_PROJECT for each in listener.projects)
+            len(self._listeners) >= MAX_LISTENERS - (RESERVED_FOR_ADMINISTRATORS if listener.restricted else 0)
+            or self._of_one[listener.user] >= MAX_LISTENERS_PER_USER
+            or any(self._of_project[each] >= MAX_LISTENERS_PER_PROJECT for each in listener.projects)
         )
 
 
-async def tell(websocket: WebSocket) -> None:
+async def serve_events(websocket: WebSocket) -> None:
     """Serve `GET /1.0/events` over WebSocket."""
     try:
         listener = _read(websocket)
-        events: Events = websocket.app.state.events
-        with events.listening(listener):
+        events: EventBus = websocket.app.state.events
+        with events.register(listener):
             await websocket.accept()
-            await _first_of(_send(websocket, listener), _until_gone(websocket), listener.dropped.wait())
+            await _first_of(_send(websocket, listener), _until_disconnected(websocket), listener.dropped.wait())
     except ApiError as error:
         response = fault(error)
         if error.retry_after is not None:
@@ -121,7 +121,7 @@ async def tell(websocket: WebSocket) -> None:
         await websocket.send_denial_response(response)
 
 
-def _read(websocket: WebSocket) -> Listener:
+def _read(websocket: WebSocket) -> EventListener:
     """Read the query. Raises ApiError."""
     caller: Identity = websocket.scope["identity"]
     check_trusted(caller)
@@ -136,11 +136,11 @@ def _read(websocket: WebSocket) -> Listener:
     return _listener(caller, caller_of(websocket).project_id, types)
 
 
-def _listener(caller: Identity, project: str | None, types: frozenset[str]) -> Listener:
+def _listener(caller: Identity, project: str | None, types: frozenset[str]) -> EventListener:
     projects = caller.projects if project is None else frozenset({project})
     restricted = not caller.is_admin
-    return Listener(
-        who=caller.user,
+    return EventListener(
+        user=caller.user,
         project=project,
         types=types,
         restricted=restricted,
@@ -148,20 +148,20 @@ def _listener(caller: Identity, project: str | None, types: frozenset[str]) -> L
     )
 
 
-async def _send(websocket: WebSocket, listener: Listener) -> None:
+async def _send(websocket: WebSocket, listener: EventListener) -> None:
     """Send events until the caller is no longer trusted."""
     caller: Identity = websocket.scope["identity"]
     services = services_of(websocket)
     while True:
         told = await listener.queue.get()
-        now = _known_still(services, websocket, caller)
+        now = _current_identity(services, websocket, caller)
         if now is None:
             return
-        if now.is_admin or (told.whose is not None and sees(now, told.whose)):
+        if now.is_admin or (told.project is not None and sees(now, told.project)):
             await websocket.send_text(told.text)
 
 
-def _known_still(services: Services, websocket: WebSocket, caller: Identity) -> Identity | None:
+def _current_identity(services: Services, websocket: WebSocket, caller: Identity) -> Identity | None:
     """Return the caller's current identity; a certificate may have been removed or restricted since the connection
     began."""
     if websocket.client and websocket.client.host.startswith(UNIX):
@@ -169,7 +169,7 @@ def _known_still(services: Services, websocket: WebSocket, caller: Identity) -> 
     return identity_of(services.model.snapshot, caller.user, services.now(), ROLES)
 
 
-async def _until_gone(websocket: WebSocket) -> None:
+async def _until_disconnected(websocket: WebSocket) -> None:
     """Wait for the end of the connection, ignoring messages (`websocket.BoundedWebSocket`)."""
     with suppress(WebSocketDisconnect):
         while True:
@@ -205,7 +205,7 @@ def lifecycle_of_server(request: Request, action: str, path: str) -> None:
 
 
 def _publish(request: Request, action: str, source: str, whose: str | None) -> None:
-    events: Events = request.app.state.events
+    events: EventBus = request.app.state.events
     event = {
         "type": "lifecycle",
         "timestamp": services_of(request).now().isoformat(),

@@ -19,12 +19,12 @@ from fairlead.api.http.openapi import TEXT
 from fairlead.api.lxd.envelope import sync
 from fairlead.api.lxd.expressions import SPECIAL, BadExpression, Expression
 from fairlead.api.lxd.go_texts import parse_int, quote
-from fairlead.runtime.cooperative import in_steps
+from fairlead.runtime.cooperative import run_in_steps
 from fairlead.runtime.steps import Steps
 from fairlead.schema import Schema
 
-MOST_CLAUSES = 16
-LONGEST_FILTER = 1000
+MAX_CLAUSES = 16
+MAX_FILTER_LENGTH = 1000
 """Characters."""
 PROJECT_QUERY: Mapping[str, Schema] = {"project": TEXT}
 LIST_QUERY: Mapping[str, Schema] = {**PROJECT_QUERY, "recursion": TEXT, "filter": TEXT}
@@ -54,7 +54,7 @@ async def listed(request: Request, items: Iterable[tuple[str, Callable[[], JsonO
 
 async def found_by(request: Request, items: Iterable[tuple[str, Callable[[], JsonObject]]]) -> list[object]:
     """Return the items of the response of `listed`."""
-    return await in_steps(_found(request, items))
+    return await run_in_steps(_found(request, items))
 
 
 def _found(request: Request, items: Iterable[tuple[str, Callable[[], JsonObject]]]) -> Steps[list[object]]:
@@ -62,7 +62,7 @@ def _found(request: Request, items: Iterable[tuple[str, Callable[[], JsonObject]
     admits, recursive = (yield from read_filter(request)), is_recursive(request)
     for url, encode in items:
         item = encode() if recursive or admits.clauses else {}
-        if (yield from admits.admits(item)):
+        if (yield from admits.matches_item(item)):
             found.append(item if recursive else url)
         yield
     return found
@@ -79,7 +79,7 @@ class Clause:
     matches: Callable[[str], Steps[bool]]
     """Whether a text matches `value`."""
 
-    def admits(self, item: Mapping[str, Any]) -> Steps[bool]:
+    def matches_item(self, item: Mapping[str, Any]) -> Steps[bool]:
         return (yield from self._compare(_value_of(item, self.field))) != self.negated
 
     def _compare(self, found: object) -> Steps[bool]:
@@ -126,24 +126,24 @@ class Clause:
 class Filter:
     clauses: tuple[Clause, ...] = ()
 
-    def admits(self, item: Mapping[str, Any]) -> Steps[bool]:
+    def matches_item(self, item: Mapping[str, Any]) -> Steps[bool]:
         """Whether the item passes. All clauses are evaluated, so that each invalid one is reported."""
         admitted = True
         for clause in self.clauses:
-            admitted = (and_, or_)[clause.any_of](admitted, (yield from clause.admits(item)))
+            admitted = (and_, or_)[clause.any_of](admitted, (yield from clause.matches_item(item)))
         return admitted
 
 
 def read_filter(request: Request) -> Steps[Filter]:
     """Parse the filter of a request. Raises ApiError 400."""
     text = request.query_params.get("filter", "")
-    if len(text) > LONGEST_FILTER:
-        raise _invalid(f"more than {LONGEST_FILTER} characters")
+    if len(text) > MAX_FILTER_LENGTH:
+        raise _invalid(f"more than {MAX_FILTER_LENGTH} characters")
     words, clauses = text.split(), list[Clause]()
     any_of = False
     while words:
-        if len(clauses) == MOST_CLAUSES:
-            raise _invalid(f"more than {MOST_CLAUSES} clauses")
+        if len(clauses) == MAX_CLAUSES:
+            raise _invalid(f"more than {MAX_CLAUSES} clauses")
         clause, words = _read_clause(words, any_of)
         clauses.append(clause)
         yield

@@ -13,7 +13,7 @@ from fairlead.api.lxd.balancer_decode import Decoded, read_listen_ports, read_pr
 from fairlead.api.lxd.balancer_encode import encode_port, encode_target
 from fairlead.api.lxd.listen_address import read_address
 from fairlead.api.lxd.port_texts import BadRange, parse_ports
-from fairlead.changes.balancer_spec_checks import AskedDescription, AskedPort
+from fairlead.changes.balancer_spec_checks import BalancerSpec, SpecPort
 from fairlead.model.documents import loadbalancer as lb
 from fairlead.model.documents.addresses import IPAddress
 
@@ -29,19 +29,19 @@ def decode_forward(document: Document, network_id: str) -> Decoded:
             raise unknown_option(name)
     default = _default_target(config.get(DEFAULT_TARGET, ""))
     found, wrong = until_wrong(_ports(document["ports"]))
-    asked = AskedDescription(
+    asked = BalancerSpec(
         network_id=network_id,
-        use=lb.Use.FORWARD,
+        use=lb.SpecPurpose.FORWARD,
         description=document["description"],
         backends=tuple(backend for backend, _ in found),
         ports=tuple(port for _, port in found),
         config=tuple((name, value) for name, value in config.items() if name != DEFAULT_TARGET),
         default_target=default,
     )
-    return Decoded(asked=asked, wrong=wrong)
+    return Decoded(spec=asked, wrong=wrong)
 
 
-def encode_forward(asked: AskedDescription) -> Document:
+def encode_forward(asked: BalancerSpec) -> Document:
     targets = {backend.name: backend for backend in asked.backends}
     default = {} if asked.default_target is None else {DEFAULT_TARGET: str(asked.default_target)}
     return {
@@ -60,7 +60,7 @@ def _default_target(text: str) -> IPAddress | None:
         raise ApiError(400, "Invalid default target address") from None
 
 
-def _ports(documents: Iterable[Document]) -> Iterator[tuple[lb.Backend, AskedPort]]:
+def _ports(documents: Iterable[Document]) -> Iterator[tuple[lb.Backend, SpecPort]]:
     """Decode ports with their targets. Raises ApiError 400."""
     for place, each in enumerate(documents):
         protocol = read_protocol(place, each)
@@ -69,7 +69,7 @@ def _ports(documents: Iterable[Document]) -> Iterator[tuple[lb.Backend, AskedPor
         except ValueError:
             raise ApiError(400, f"Invalid target address in port specification {place}") from None
         listen = read_listen_ports(place, each)
-        port = AskedPort(description=each["description"], protocol=protocol, ports=listen, backends=(str(place),))
+        port = SpecPort(description=each["description"], protocol=protocol, ports=listen, backends=(str(place),))
         try:
             target = target_port(parse_ports(each["target_port"]))
         except BadRange:

@@ -17,7 +17,7 @@ _ESCAPES: Mapping[str, str] = {
     "\\": r"\\",
     '"': r"\"",
 }
-_LONGEST_NUMBER = 64
+_MAX_DIGITS = 64
 """Maximum digits that are parsed; longer numbers are out of range."""
 
 
@@ -46,7 +46,7 @@ def parse_uint32(text: str) -> int:
 def _parse(function: str, form: re.Pattern[str], text: str, least: int, most: int) -> int:
     why = "invalid syntax"
     if form.fullmatch(text):
-        if len(text) <= _LONGEST_NUMBER and least <= int(text) <= most:
+        if len(text) <= _MAX_DIGITS and least <= int(text) <= most:
             return int(text)
         why = "value out of range"
     raise ValueError(f"strconv.{function}: parsing {quote(text)}: {why}")

@@ -8,15 +8,15 @@ import re
 from collections.abc import Iterator
 
 from fairlead.api.http.front_end import ApiError
-from fairlead.changes.access import uses_network
+from fairlead.changes.access import can_use_network
 from fairlead.changes.identity import DEFAULT_PROJECT, Identity
 from fairlead.changes.restrictions import allows_network
 from fairlead.model.documents.indexes import NO_IDS
 from fairlead.model.documents.network import Network
 from fairlead.model.documents.unmanaged import is_managed_elsewhere
-from fairlead.model.snapshot import EVERYBODY, MANAGED, Snapshot
+from fairlead.model.snapshot import ANY_PROJECT, OTHER_MANAGERS, Snapshot
 
-LONGEST_NAME = 64
+MAX_NAME_LENGTH = 64
 RESERVED = "$?&+\"'`*/"
 """Characters with a meaning in URLs, shells or LXD's texts."""
 ENDS = re.compile(r"[a-zA-Z0-9]+(.*[a-zA-Z0-9]+)?")
@@ -38,7 +38,7 @@ def is_called(snapshot: Snapshot, project: str, name: str) -> bool:
 
 def find_uplink(snapshot: Snapshot, name: str) -> Network | None:
     """Find an external network by name, in any project."""
-    return _find(snapshot, (EVERYBODY,), name)
+    return _find(snapshot, (ANY_PROJECT,), name)
 
 
 def find_managed(snapshot: Snapshot, caller: Identity, name: str) -> Network | None:
@@ -46,9 +46,9 @@ def find_managed(snapshot: Snapshot, caller: Identity, name: str) -> Network | N
     networks has the name, or the caller may not use the network."""
     if _find(snapshot, scopes(caller.project_id), name) is not None:
         return None
-    ids = {name, *snapshot.network_names.get((MANAGED, name), NO_IDS)}
+    ids = {name, *snapshot.network_names.get((OTHER_MANAGERS, name), NO_IDS)}
     found = (snapshot.networks[each] for each in sorted(ids) if each in snapshot.networks)
-    return next((each for each in found if is_managed_elsewhere(each) and uses_network(caller, each)), None)
+    return next((each for each in found if is_managed_elsewhere(each) and can_use_network(caller, each)), None)
 
 
 def networks_of(snapshot: Snapshot, project: str) -> Iterator[Network]:
@@ -73,8 +73,8 @@ def name_of(snapshot: Snapshot, network: Network) -> str:
 
 def name_fault(name: str) -> str | None:
     """Return LXD's reason why a name is invalid; None if it is valid."""
-    if len(name) > LONGEST_NAME:
-        return f"Maximum name length is {LONGEST_NAME} characters"
+    if len(name) > MAX_NAME_LENGTH:
+        return f"Maximum name length is {MAX_NAME_LENGTH} characters"
     if any(character.isspace() for character in name):
         return "Name cannot contain white space"
     for character in RESERVED:
@@ -88,7 +88,7 @@ def name_fault(name: str) -> str | None:
 
 def scopes(project: str) -> tuple[str, ...]:
     """Return the keys of `Snapshot.project_networks` that are listed in the project."""
-    return (project, EVERYBODY) if project == DEFAULT_PROJECT else (project,)
+    return (project, ANY_PROJECT) if project == DEFAULT_PROJECT else (project,)
 
 
 def _find(snapshot: Snapshot, within: tuple[str, ...], name: str) -> Network | None:

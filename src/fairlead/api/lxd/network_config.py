@@ -24,17 +24,17 @@ from fairlead.api.lxd.config_texts import (
 )
 from fairlead.api.lxd.go_texts import quote
 from fairlead.api.lxd.lookup import find_uplink, name_of
-from fairlead.changes.declarative_networks import only_uplink
-from fairlead.changes.network_specs import VERSIONS, AskedNetwork, Family, RouterAddress, describe, router_of
+from fairlead.changes.declarative_networks import default_uplink
+from fairlead.changes.network_specs import VERSIONS, NetworkIpFamily, NetworkSpec, RouterAddress, describe, router_of
 from fairlead.model.documents.network import Network
 from fairlead.model.snapshot import Snapshot
 
 NONE, AUTO = "none", "auto"
 MTU = "bridge.mtu"
 VOLATILE, CHOSEN = "volatile.", "It is chosen by the server"
-SMALLEST_IPV6 = 64
+MAX_IPV6_PREFIX_LENGTH = 64
 """Maximum prefix length of an IPv6 subnet."""
-_ELSEWHERE = ("network", "ipv4.address", "ipv6.address")
+_NOT_STORED = ("network", "ipv4.address", "ipv6.address")
 """Keys that are not stored as config, because the model has their values; likewise the `volatile` keys."""
 
 
@@ -76,7 +76,9 @@ def encode_config(snapshot: Snapshot, network: Network) -> dict[str, str]:
     return dict(sorted((config | uplink_addresses(snapshot, network)).items()))
 
 
-def _family_config(version: int, family: Family | None, said: Mapping[str, str], *, isolated: bool) -> dict[str, str]:
+def _family_config(
+    version: int, family: NetworkIpFamily | None, said: Mapping[str, str], *, isolated: bool
+) -> dict[str, str]:
     prefix = f"ipv{version}"
     if family is None or family.router is None:
         return {f"{prefix}.address": NONE}
@@ -116,7 +118,7 @@ def uplink_addresses(snapshot: Snapshot, network: Network) -> dict[str, str]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SaidNetwork:
+class NetworkRequest:
     """Network in a request."""
 
     name: str
@@ -125,7 +127,7 @@ class SaidNetwork:
     project_id: str
 
 
-def decode_network(snapshot: Snapshot, said: SaidNetwork, default_mtu: int, old: Network | None) -> AskedNetwork:
+def decode_network(snapshot: Snapshot, said: NetworkRequest, default_mtu: int, old: Network | None) -> NetworkSpec:
     """Decode a network. `old` is the existing network, which keeps its volatile keys. Raises ApiError 400, Refused."""
     name, config = said.name, said.config
     values = read_config(name, RULES, config)
@@ -133,10 +135,10 @@ def decode_network(snapshot: Snapshot, said: SaidNetwork, default_mtu: int, old:
     for key in map(volatile, VERSIONS):
         if config.get(key) and config[key] != there.get(key):
             raise wrong(name, key, CHOSEN)
-    kept = {key: text for key, text in config.items() if text and key not in (*_ELSEWHERE, *map(volatile, VERSIONS))}
+    kept = {key: text for key, text in config.items() if text and key not in (*_NOT_STORED, *map(volatile, VERSIONS))}
     if kept.get(MTU) == str(values.get(MTU)):
         del kept[MTU]  # shown in this form anyway
-    return AskedNetwork(
+    return NetworkSpec(
         name=name,
         description=said.description,
         mtu=values.get(MTU, default_mtu),
@@ -150,14 +152,14 @@ def decode_network(snapshot: Snapshot, said: SaidNetwork, default_mtu: int, old:
 def _uplink(snapshot: Snapshot, name: str, project_id: str) -> str | None:
     if name == NONE:
         return None
-    uplink = find_uplink(snapshot, name) if name else only_uplink(snapshot, project_id)
+    uplink = find_uplink(snapshot, name) if name else default_uplink(snapshot, project_id)
     if uplink is None:
         text = f'Option "network" value {quote(name)} is not one of the allowed uplink networks in project'
         raise ApiError(400, text)
     return uplink.id
 
 
-def _families(values: Mapping[str, Any], *, is_new: bool) -> list[Family]:
+def _families(values: Mapping[str, Any], *, is_new: bool) -> list[NetworkIpFamily]:
     """Return the IP families. A new network has both by default; an automatic subnet has NAT by default."""
     found = []
     for version in VERSIONS:
@@ -166,10 +168,10 @@ def _families(values: Mapping[str, Any], *, is_new: bool) -> list[Family]:
         if address == NONE:
             continue
         router: RouterAddress | None = None if address == AUTO else address
-        if router is not None and version == 6 and router.cidr.prefixlen > SMALLEST_IPV6:
-            raise ApiError(400, f"IPv6 subnet must be at least a /{SMALLEST_IPV6}")
+        if router is not None and version == 6 and router.cidr.prefixlen > MAX_IPV6_PREFIX_LENGTH:
+            raise ApiError(400, f"IPv6 subnet must be at least a /{MAX_IPV6_PREFIX_LENGTH}")
         dhcp: bool = values.get(f"{prefix}.dhcp", True)
         stateful = version == 6 and dhcp and values.get("ipv6.dhcp.stateful", False)
         nat: bool = values.get(f"{prefix}.nat", router is None)
-        found.append(Family(version=version, router=router, nat=nat, dhcp=dhcp, stateful=stateful))
+        found.append(NetworkIpFamily(version=version, router=router, nat=nat, dhcp=dhcp, stateful=stateful))
     return found

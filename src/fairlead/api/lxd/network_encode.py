@@ -10,11 +10,11 @@ from fairlead.api.lxd.envelope import PREFIX, etag
 from fairlead.api.lxd.lookup import name_of, project_of
 from fairlead.api.lxd.network_config import encode_config
 from fairlead.api.lxd.uplink_config import UPLINKS, encode_uplink_config, uplink_type
-from fairlead.changes.balancer_specs import described_on
+from fairlead.changes.balancer_specs import list_declarative
 from fairlead.changes.identity import Identity
 from fairlead.changes.network_specs import router_of
 from fairlead.model.documents.indexes import NO_IDS
-from fairlead.model.documents.loadbalancer import Use
+from fairlead.model.documents.loadbalancer import SpecPurpose
 from fairlead.model.documents.network import Network
 from fairlead.model.documents.owner import Kind, Owner
 from fairlead.model.snapshot import Snapshot
@@ -24,7 +24,7 @@ OVN = "ovn"
 TYPES = (OVN, *UPLINKS)
 LOCATION = "none"
 """Location of an object that is on no LXD cluster member."""
-PLURALS: Mapping[Use, str] = {Use.FORWARD: "forwards", Use.LOAD_BALANCER: "load-balancers"}
+PLURALS: Mapping[SpecPurpose, str] = {SpecPurpose.FORWARD: "forwards", SpecPurpose.LOAD_BALANCER: "load-balancers"}
 CONFIG = {"type": "object", "additionalProperties": TEXT}
 SHOWN = {
     "type": "object",
@@ -87,7 +87,7 @@ def _used_by(snapshot: Snapshot, caller: Identity, network: Network) -> Steps[li
     found = set[str]()
     for use, plural in PLURALS.items() if not network.external else ():
         yield
-        for balancer in described_on(snapshot, network, use):
+        for balancer in list_declarative(snapshot, network, use):
             if sees(caller, balancer.project_id):
                 path = f"{path_of(snapshot, network)}/{plural}/{balancer.vip.address}"
                 found.add(in_project(path, project_of(network)))

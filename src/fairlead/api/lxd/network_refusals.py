@@ -24,14 +24,14 @@ from fairlead.changes.refusal import Refusal
 from fairlead.model.documents import loadbalancer as lb
 from fairlead.model.documents.network import AllocationPool
 
-Says = Callable[[Any], ApiError]
+ErrorOf = Callable[[Any], ApiError]
 
 
-def _bad(text: str) -> Says:
+def _bad(text: str) -> ErrorOf:
     return lambda _: ApiError(400, text)
 
 
-def _clash(text: str) -> Says:
+def _clash(text: str) -> ErrorOf:
     return lambda _: ApiError(409, text)
 
 
@@ -51,7 +51,7 @@ def _host(address: Any) -> str:
     return quote(f"{address}/{address.max_prefixlen}")
 
 
-def _target_outside(why: whole.TargetOutside) -> ApiError:
+def _target_outside(why: whole.TargetOutsideSubnets) -> ApiError:
     """Return the error about a target outside the subnet. The default target of a forward is the member without a
     port."""
     balancer = why.balancer
@@ -71,7 +71,7 @@ def _route_needed(why: untranslated_prefixes.RouteNeeded) -> ApiError:
     return ApiError(400, text)
 
 
-_ADDRESSES: Mapping[type[Refusal], Says] = {
+_ADDRESSES: Mapping[type[Refusal], ErrorOf] = {
     addresses.PoolNotValid: lambda why: ApiError(400, f"Invalid IP range {_range(why.pool)}"),
     addresses.PoolOutside: lambda why: ApiError(
         400, f"IP range {_range(why.pool)} is not within the subnet {shown(why.cidr)}"
@@ -88,20 +88,20 @@ _ADDRESSES: Mapping[type[Refusal], Says] = {
     addresses.AddressOutsideSubnet: lambda why: ApiError(
         400, f"Address {shown(why.address)} is not within the network subnet"
     ),
-    addresses.AddressTaken: lambda why: ApiError(409, f"Address {shown(why.address)} is already in use"),
+    addresses.AddressInUse: lambda why: ApiError(409, f"Address {shown(why.address)} is already in use"),
     addresses.AddressIsAutomatic: lambda why: ApiError(
         400, f"Address {shown(why.address)} is for a machine to make of its MAC"
     ),
     addresses.NoFreeAddress: _clash("No free IPs available"),
 }
-_ROUTERS: Mapping[type[Refusal], Says] = {
+_ROUTERS: Mapping[type[Refusal], ErrorOf] = {
     gateways.NetworkNotExternal: lambda why: ApiError(400, _NO_SUCH_UPLINK.format(shown(why.network_id))),
-    gateways.AddressOfNextHop: lambda why: ApiError(400, f"Address {shown(why.address)} is the uplink's gateway"),
-    gateways.NoAddressOutside: _bad("Uplink network doesn't have IPv4 or IPv6 configured"),
-    gateways.GatewayNeeded: IN_USE,
+    gateways.AddressIsNextHop: lambda why: ApiError(400, f"Address {shown(why.address)} is the uplink's gateway"),
+    gateways.NoExternalAddress: _bad("Uplink network doesn't have IPv4 or IPv6 configured"),
+    gateways.GatewayNeededByFloatingIP: IN_USE,
     gateways.GatewayHasVips: IN_USE,
     gateways.TooManyInterfaces: lambda why: ApiError(400, f"A router joins at most {why.most} subnets"),
-    gateways.SubnetJoinedAlready: IN_USE,
+    gateways.SubnetAlreadyAttached: IN_USE,
     gateways.JoinedSubnetsOverlap: lambda why: ApiError(
         400, f"Subnet {shown(why.cidr)} overlaps with {shown(why.other_cidr)}, which the network's router is on"
     ),
@@ -119,14 +119,14 @@ _ROUTERS: Mapping[type[Refusal], Says] = {
         (routers.BadRoute, routers.RouteOfTwoVersions, routers.NexthopNotConnected, routers.NexthopIsRouters), IN_USE
     ),
 }
-_PORTS: Mapping[type[Refusal], Says] = {
-    ports.MacTaken: lambda why: ApiError(409, f"MAC address {shown(why.mac)} is already in use"),
+_PORTS: Mapping[type[Refusal], ErrorOf] = {
+    ports.MacInUse: lambda why: ApiError(409, f"MAC address {shown(why.mac)} is already in use"),
     **dict.fromkeys(
         (
-            ports.UseIsGiven,
+            ports.DeviceOwnerReserved,
             ports.PortInUse,
             ports.PortServesNetwork,
-            ports.PortServesUnasked,
+            ports.PortIsSystemPort,
             ports.PortServesBalancer,
             ports.PortHasLocalIP,
             ports.AddressIsLocalIP,
@@ -135,9 +135,9 @@ _PORTS: Mapping[type[Refusal], Says] = {
         IN_USE,
     ),
 }
-_SUBNETS: Mapping[type[Refusal], Says] = {
-    subnets.WholeInternet: lambda why: ApiError(400, f"Subnet {shown(why.cidr)} is every address there is"),
-    subnets.OtherVersion: lambda why: ApiError(400, f"Not an IPv{why.version} address {shown(why.value)}"),
+_SUBNETS: Mapping[type[Refusal], ErrorOf] = {
+    subnets.UnboundedCidr: lambda why: ApiError(400, f"Subnet {shown(why.cidr)} is every address there is"),
+    subnets.IpVersionMismatch: lambda why: ApiError(400, f"Not an IPv{why.version} address {shown(why.value)}"),
     subnets.GatewayOutside: lambda why: ApiError(
         400, f"Not a usable IPv{why.gateway.version} address {shown(why.gateway)}"
     ),
@@ -149,7 +149,7 @@ _SUBNETS: Mapping[type[Refusal], Says] = {
     subnets.Ipv6ModeOfIpv4: _bad("An IPv4 subnet has no IPv6 mode"),
     subnets.Ipv6ModeWithoutDhcp: _bad("An IPv6 mode takes ipv6.dhcp"),
     subnets.Ipv6ModesDiffer: _bad("The IPv6 modes differ"),
-    subnets.NoRoomForMacs: _bad("IPv6 subnet must be a /64"),
+    subnets.Slaac64Required: _bad("IPv6 subnet must be a /64"),
     subnets.TooManySubnets: lambda why: ApiError(400, f"A network has at most {why.most} subnets"),
     subnets.SubnetsOverlap: lambda why: ApiError(400, f"Subnet {shown(why.cidr)} overlaps with another of the network"),
     subnets.AnnouncedElsewhere: lambda why: ApiError(400, f"Hosts announce addresses of subnet {shown(why.cidr)}"),
@@ -157,7 +157,7 @@ _SUBNETS: Mapping[type[Refusal], Says] = {
     subnets.GatewayInUse: lambda why: ApiError(400, f"Address {shown(why.gateway)} is already in use"),
     subnets.SubnetInUse: IN_USE,
 }
-_NETWORKS: Mapping[type[Refusal], Says] = {
+_NETWORKS: Mapping[type[Refusal], ErrorOf] = {
     access.NotFound: lambda why: ApiError(404, f"{why.what.__name__} not found"),
     access.NotAllowed: lambda _: ApiError(403, "not authorized"),
     networks.SegmentWithoutType: _bad('Invalid value for option "parent": Required value'),
@@ -165,10 +165,10 @@ _NETWORKS: Mapping[type[Refusal], Says] = {
     networks.FlatSegmentWithTag: lambda why: ApiError(400, f"Invalid VLAN ID {shown(why.tag)}"),
     networks.VlanWithoutTag: _bad('Invalid VLAN ID ""'),
     networks.SegmentOfInternalNetwork: _bad("Only an uplink has a parent interface"),
-    networks.SegmentTaken: lambda why: ApiError(
+    networks.SegmentInUse: lambda why: ApiError(
         409, f"Parent interface {shown(why.segment.physical_network)} in use by another network"
     ),
-    networks.AnnouncedOnWire: _bad("An announced network has no parent interface"),
+    networks.AnnouncedWithSegment: _bad("An announced network has no parent interface"),
     networks.AnnouncedExternal: _bad("An announced network is no uplink"),
     networks.AnnouncedForVips: _bad("The network is for listen addresses that hosts announce"),
     networks.MtuTooSmall: lambda why: ApiError(400, f"The MTU of a network with IPv6 is at least {why.least}"),
@@ -177,7 +177,7 @@ _NETWORKS: Mapping[type[Refusal], Says] = {
     networks.VipsOnNetwork: IN_USE,
     networks.LocalIPsOnNetwork: IN_USE,
     networks.ExternalNetworkInUse: IN_USE,
-    untranslated_prefixes.NotInRoutes: lambda why: ApiError(
+    untranslated_prefixes.PrefixNotInRoutes: lambda why: ApiError(
         400, f"Uplink network does not contain {shown(why.cidr)} in its routes"
     ),
     restrictions.UplinkNotAllowed: lambda why: ApiError(400, _NO_SUCH_UPLINK.format(quote(why.uplink))),
@@ -186,30 +186,32 @@ _NETWORKS: Mapping[type[Refusal], Says] = {
         f"Reached maximum number of IPv{why.version} addresses ({why.most}) of uplink network {quote(why.uplink)}"
         f" in project {quote(why.project_id)}",
     ),
-    untranslated_prefixes.NotGranted: lambda why: ApiError(
+    untranslated_prefixes.PrefixNotGranted: lambda why: ApiError(
         400, f"Project does not contain {shown(why.cidr)} in its restricted uplink subnets"
     ),
-    untranslated_prefixes.UsedOutside: lambda why: ApiError(
+    untranslated_prefixes.PrefixInUseOutside: lambda why: ApiError(
         400, f"External subnet {shown(why.cidr)} overlaps with another network or NIC"
     ),
     untranslated_prefixes.RouteNeeded: _route_needed,
     declarative_uplinks.TooManyUplinkRoutes: lambda why: ApiError(400, f"An uplink has at most {why.most} routes"),
-    gateways.TooManyAttached: lambda why: ApiError(
+    gateways.TooManyAttachedRouters: lambda why: ApiError(
         400, f"At most {why.most} networks get an address of another IP version of their uplink at once"
     ),
     declarative_uplinks.RouteAroundSubnet: lambda why: ApiError(
         400, f"Route {shown(why.route)} contains the uplink's own subnet {shown(why.cidr)}"
     ),
-    declarative_uplinks.UplinkInParts: _bad("The uplink has several subnets of one IP version: change them one by one"),
+    declarative_uplinks.UplinkNotDeclarative: _bad(
+        "The uplink has several subnets of one IP version: change them one by one"
+    ),
     whole.NoUplink: _bad("No allowed uplink networks in project"),
-    whole.WhichUplink: _bad('Option "network" is required'),
+    whole.AmbiguousUplink: _bad('Option "network" is required'),
     whole.NoFreePrefix: lambda why: ApiError(
         400, f"Failed to automatically find an unused IPv{why.version} subnet, manual configuration required"
     ),
-    whole.MadeInParts: _bad("The network has subnets or routers that were made one by one: change them so"),
-    whole.TargetOutside: _target_outside,
-    whole.ListenerLost: lambda why: ApiError(
+    whole.NetworkNotDeclarative: _bad("The network has subnets or routers that were made one by one: change them so"),
+    whole.TargetOutsideSubnets: _target_outside,
+    whole.ListenAddressLost: lambda why: ApiError(
         400, f"Uplink network does not contain {_host(why.address)} in its routes"
     ),
 }
-WORDS: Mapping[type[Refusal], Says] = {**_ADDRESSES, **_ROUTERS, **_PORTS, **_SUBNETS, **_NETWORKS}
+ERROR_TEXTS: Mapping[type[Refusal], ErrorOf] = {**_ADDRESSES, **_ROUTERS, **_PORTS, **_SUBNETS, **_NETWORKS}

@@ -3,8 +3,8 @@
 from fairlead.api.http.front_end import JsonObject
 from fairlead.api.http.openapi import NUMBER, TEXT
 from fairlead.api.lxd.network_config import uplink_addresses, volatile
-from fairlead.changes.declarative_uplinks import wire_subnets
-from fairlead.changes.network_specs import router_of, shown_subnets
+from fairlead.changes.declarative_uplinks import link_subnets
+from fairlead.changes.network_specs import router_of, spec_subnets
 from fairlead.model.documents.indexes import NO_IDS
 from fairlead.model.documents.network import Network, Router
 from fairlead.model.snapshot import Snapshot
@@ -29,7 +29,7 @@ def encode_state(snapshot: Snapshot, network: Network) -> JsonObject:
     """Encode the state, with the addresses of the router, or of the gateway on an uplink. Traffic counters are always
     0."""
     router = None if network.external else router_of(snapshot, network)
-    subnets = wire_subnets(network) if network.external else shown_subnets(network)
+    subnets = link_subnets(network) if network.external else spec_subnets(network)
     segment = network.segment
     tagged = segment is not None and segment.id is not None
     return {

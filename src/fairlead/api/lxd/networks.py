@@ -12,12 +12,12 @@ from fairlead.api.lxd import bodies
 from fairlead.api.lxd.allocations import allocation_routes
 from fairlead.api.lxd.caller import ALL_PROJECTS, caller_of, in_project, projects_asked
 from fairlead.api.lxd.config_texts import wrong
-from fairlead.api.lxd.envelope import EMPTY, LIST, check_match, created, gives, sync
+from fairlead.api.lxd.envelope import EMPTY, LIST, check_match, created, sync, sync_schema
 from fairlead.api.lxd.events import lifecycle
 from fairlead.api.lxd.filters import LIST_QUERY, PROJECT_QUERY, is_recursive, listed, read_filter
 from fairlead.api.lxd.go_texts import quote
 from fairlead.api.lxd.lookup import find_network, is_called, name_fault, name_of, networks_of, project_of
-from fairlead.api.lxd.network_config import CHOSEN, VOLATILE, SaidNetwork, decode_network
+from fairlead.api.lxd.network_config import CHOSEN, VOLATILE, NetworkRequest, decode_network
 from fairlead.api.lxd.network_encode import (
     OVN,
     SHOWN,
@@ -29,47 +29,53 @@ from fairlead.api.lxd.network_encode import (
     url_of,
 )
 from fairlead.api.lxd.network_state import STATE, encode_state
-from fairlead.api.lxd.uplink_config import BRIDGE, UPLINKS, SaidUplink, decode_uplink, uplink_type
-from fairlead.changes.caller import Asker
-from fairlead.changes.declarative_networks import create_whole, delete_whole, update_whole
+from fairlead.api.lxd.uplink_config import BRIDGE, UPLINKS, UplinkRequest, decode_uplink, uplink_type
+from fairlead.changes.caller import ChangeContext
+from fairlead.changes.declarative_networks import (
+    create_network_from_spec,
+    delete_declarative_network,
+    update_network_from_spec,
+)
 from fairlead.changes.declarative_uplinks import create_uplink, delete_uplink, update_uplink
 from fairlead.changes.identity import DEFAULT_PROJECT
 from fairlead.changes.restrictions import allows_network
 from fairlead.model.documents.network import Network
 from fairlead.model.registry.changeset import Changes
 from fairlead.model.snapshot import Snapshot
-from fairlead.runtime.cooperative import in_steps
-from fairlead.runtime.steps import Steps, in_order
+from fairlead.runtime.cooperative import run_in_steps
+from fairlead.runtime.steps import Steps, sort_cooperatively
 from fairlead.schema import Field, Values, text
 
-LONGEST_NAME = 255
+MAX_NAME_LENGTH = 255
 """Maximum characters that are checked; valid names are shorter."""
-_PUT: Mapping[str, Field] = {"description": Field(text(bodies.LONGEST_VALUE)), "config": Field(bodies.config)}
+_PUT: Mapping[str, Field] = {"description": Field(text(bodies.MAX_VALUE_LENGTH)), "config": Field(bodies.config)}
 PUT = bodies.struct(_PUT)
-POST = bodies.struct({**_PUT, "name": Field(text(LONGEST_NAME)), "type": Field(text(LONGEST_NAME))})
-RENAME = bodies.struct({"name": Field(text(LONGEST_NAME))})
+POST = bodies.struct({**_PUT, "name": Field(text(MAX_NAME_LENGTH)), "type": Field(text(MAX_NAME_LENGTH))})
+RENAME = bodies.struct({"name": Field(text(MAX_NAME_LENGTH))})
 Config = Mapping[str, str]
 Revise = Callable[[Values, Config, str], tuple[Config, str]]
 """Returns the new config and description for a body and the present values."""
 
 
 def routes(services: Services) -> list[Operation]:
-    views, query = Views(services), PROJECT_QUERY
+    views, query = NetworkHandlers(services), PROJECT_QUERY
     many, one = "/networks", "/networks/{network}"
     return [
-        Operation("GET", many, views.show_all, gives={200: gives(LIST)}, query={**LIST_QUERY, ALL_PROJECTS: TEXT}),
+        Operation(
+            "GET", many, views.show_all, gives={200: sync_schema(LIST)}, query={**LIST_QUERY, ALL_PROJECTS: TEXT}
+        ),
         Operation("POST", many, views.create, takes=POST, gives={201: EMPTY}, query=query),
-        Operation("GET", one, views.show_one, gives={200: gives(SHOWN)}, query=query),
+        Operation("GET", one, views.show_one, gives={200: sync_schema(SHOWN)}, query=query),
         Operation("PUT", one, views.replace, takes=PUT, gives={200: EMPTY}, query=query, fails=[412]),
         Operation("PATCH", one, views.patch, takes=PUT, gives={200: EMPTY}, query=query, fails=[412]),
         Operation("POST", one, views.rename, takes=RENAME, gives={201: EMPTY}, query=query),
         Operation("DELETE", one, views.delete, gives={200: EMPTY}, query=query),
-        Operation("GET", f"{one}/state", views.show_state, gives={200: gives(STATE)}, query=query),
+        Operation("GET", f"{one}/state", views.show_state, gives={200: sync_schema(STATE)}, query=query),
         *allocation_routes(services),
     ]
 
 
-class Views:
+class NetworkHandlers:
     def __init__(self, services: Services) -> None:
         self._services = services
 
@@ -79,8 +85,8 @@ class Views:
         """List networks: URLs, or objects with `recursion`. With `all-projects`, those of all projects of the
         caller."""
         snapshot = self._services.model.snapshot
-        whole = is_recursive(request) or bool((await in_steps(read_filter(request))).clauses)
-        return await listed(request, await in_steps(self._listed(request, snapshot, whole)))
+        whole = is_recursive(request) or bool((await run_in_steps(read_filter(request))).clauses)
+        return await listed(request, await run_in_steps(self._listed(request, snapshot, whole)))
 
     def _listed(
         self, request: Request, snapshot: Snapshot, whole: bool
@@ -90,7 +96,7 @@ class Views:
         for project in projects_asked(request, snapshot, caller):
             networks.extend(networks_of(snapshot, project))
             yield
-        found = yield from in_order(networks, key=lambda each: (project_of(each), name_of(snapshot, each)))
+        found = yield from sort_cooperatively(networks, key=lambda each: (project_of(each), name_of(snapshot, each)))
         items = list[tuple[str, Callable[[], JsonObject]]]()
         for network in found:
             shown: JsonObject = {}
@@ -114,26 +120,26 @@ class Views:
             if is_called(old, caller.project_id, name):
                 raise ApiError(409, f"Network {quote(name)} already exists")
             _check_allowed(old, caller.project_id, name)
-            asker = self._asker(request)
+            asker = self._caller(request)
             if kind != OVN:
-                wire = SaidUplink(name=name, description=description, config=config, kind=UPLINKS[kind])
+                wire = UplinkRequest(name=name, description=description, config=config, kind=UPLINKS[kind])
                 uplink = decode_uplink(wire, services.external_mtu, None)
-                return await in_steps(create_uplink(old, asker, made, services.new_id, uplink))
-            said = SaidNetwork(name=name, description=description, config=config, project_id=caller.project_id)
+                return await run_in_steps(create_uplink(old, asker, made, services.new_id, uplink))
+            said = NetworkRequest(name=name, description=description, config=config, project_id=caller.project_id)
             asked = decode_network(old, said, services.mtu, None)
-            return await in_steps(create_whole(old, asker, made, services.new_id, asked))
+            return await run_in_steps(create_network_from_spec(old, asker, made, services.new_id, asked))
 
         written = await services.record(change)
         path = path_of(written.snapshot, written.snapshot.networks[made])
         lifecycle(request, "network-created", path)
-        await services.arrive(written)
+        await services.wait_applied(written)
         return created(in_project(path, caller.project_id))
 
     async def show_one(self, request: Request) -> Response:
         """Show a network. Its ETag is accepted in If-Match."""
         services, snapshot, caller = self._services, self._services.model.snapshot, caller_of(request)
         network = find_network(snapshot, caller.project_id, request.path_params["network"])
-        shown = await in_steps(encode_network(services, snapshot, caller, network))
+        shown = await run_in_steps(encode_network(services, snapshot, caller, network))
         return sync(shown, tag=tag_of(services, snapshot, network))
 
     async def show_state(self, request: Request) -> Response:
@@ -175,7 +181,7 @@ class Views:
         written = await self._services.record(change)
         path = path_of(written.snapshot, written.snapshot.networks[network.id])
         lifecycle(request, "network-renamed", path)
-        await self._services.arrive(written)
+        await self._services.wait_applied(written)
         return created(in_project(path, project))
 
     async def delete(self, request: Request) -> Response:
@@ -183,14 +189,14 @@ class Views:
         path = path_of(self._services.model.snapshot, self._find(self._services.model.snapshot, request))
 
         async def change(old: Snapshot) -> Changes:
-            network, asker = self._find(old, request), self._asker(request)
+            network, asker = self._find(old, request), self._caller(request)
             if network.external:
                 return delete_uplink(old, asker, network.id)
-            return await in_steps(delete_whole(old, asker, network.id))
+            return await run_in_steps(delete_declarative_network(old, asker, network.id))
 
         written = await self._services.record(change)
         lifecycle(request, "network-deleted", path)
-        await self._services.arrive(written)
+        await self._services.wait_applied(written)
         return sync()
 
     async def _update(self, request: Request, revise: Revise) -> Response:
@@ -210,7 +216,7 @@ class Views:
         written = await services.record(change)
         if changed == [True]:
             lifecycle(request, "network-updated", path)
-        await services.arrive(written)
+        await services.wait_applied(written)
         return sync()
 
     # Shared
@@ -225,21 +231,21 @@ class Views:
         description: str | None = None,
     ) -> Changes:
         """Return the changes for a network; None leaves the name or the description unchanged."""
-        services, asker, config = self._services, self._asker(request), _without_empty(config)
+        services, asker, config = self._services, self._caller(request), _without_empty(config)
         called = network.name if name is None else name
         described = network.description if description is None else description
         if network.external:
             kind = uplink_type(network)
-            wire = SaidUplink(name=called, description=described, config=config, kind=kind)
+            wire = UplinkRequest(name=called, description=described, config=config, kind=kind)
             uplink = decode_uplink(wire, services.external_mtu, network)
-            return await in_steps(update_uplink(old, asker, network.id, services.new_id, uplink))
-        said = SaidNetwork(name=called, description=described, config=config, project_id=network.project_id)
+            return await run_in_steps(update_uplink(old, asker, network.id, services.new_id, uplink))
+        said = NetworkRequest(name=called, description=described, config=config, project_id=network.project_id)
         asked = decode_network(old, said, services.mtu, network)
-        return await in_steps(update_whole(old, asker, network.id, services.new_id, asked))
+        return await run_in_steps(update_network_from_spec(old, asker, network.id, services.new_id, asked))
 
-    def _asker(self, request: Request) -> Asker:
+    def _caller(self, request: Request) -> ChangeContext:
         services = self._services
-        return Asker(
+        return ChangeContext(
             identity=caller_of(request), now=services.now(), applied=services.applied, providers=services.providers
         )
 

@@ -11,14 +11,14 @@ from collections.abc import Mapping
 from fairlead.api.http.front_end import ApiError
 from fairlead.api.lxd.config_texts import TRUE, read_flag
 from fairlead.api.lxd.go_texts import parse_uint32, quote
-from fairlead.model.documents.trust import MOST_NAMES, Restrictions, UplinkLimit
+from fairlead.model.documents.trust import MAX_RESTRICTION_NAMES, Restrictions, UplinkLimit
 
 OWN_NETWORKS = "features.networks"
 RESTRICTED = "restricted"
 SUBNETS = "restricted.networks.subnets"
 """Prefixes within an uplink's routes that restricted callers may use in this project; LXD's key and format."""
 UPLINKS, ACCESS = "restricted.networks.uplinks", "restricted.networks.access"
-MOST_NETWORKS = "limits.networks"
+NETWORK_LIMIT = "limits.networks"
 _FLAGS = frozenset(
     {
         RESTRICTED,
@@ -37,7 +37,7 @@ def read_restrictions(config: Mapping[str, str]) -> Restrictions:
     for key, value in sorted(config.items()):
         if key in _FLAGS:
             _check(key, value)
-        elif key == MOST_NETWORKS:
+        elif key == NETWORK_LIMIT:
             _number(key, value)
         elif found := _UPLINK_IPS.fullmatch(key):
             limits.append(UplinkLimit(uplink=found[2], version=int(found[1]), most=_number(key, value)))
@@ -48,7 +48,7 @@ def read_restrictions(config: Mapping[str, str]) -> Restrictions:
     return Restrictions(
         uplinks=uplinks if is_restricted else None,
         networks=access if is_restricted and access else None,
-        most_networks=_number(MOST_NETWORKS, config[MOST_NETWORKS]) if MOST_NETWORKS in config else None,
+        most_networks=_number(NETWORK_LIMIT, config[NETWORK_LIMIT]) if NETWORK_LIMIT in config else None,
         uplink_addresses=tuple(limits),
     )
 
@@ -72,8 +72,8 @@ def _number(key: str, value: str) -> int:
 def _names(config: Mapping[str, str], key: str) -> tuple[str, ...]:
     """Parse a list of names. Raises ApiError 400."""
     found = sorted({name for each in config.get(key, "").split(",") if (name := each.strip())})
-    if len(found) > MOST_NAMES:
-        raise _wrong(key, f"at most {MOST_NAMES} names")
+    if len(found) > MAX_RESTRICTION_NAMES:
+        raise _wrong(key, f"at most {MAX_RESTRICTION_NAMES} names")
     return tuple(found)
 
 

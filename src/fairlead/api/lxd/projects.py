@@ -12,21 +12,21 @@ from fairlead.api.http.front_end import ApiError, JsonObject, Services, identity
 from fairlead.api.http.openapi import TEXT, TEXTS, Operation, read_body
 from fairlead.api.lxd.bodies import config, merged, struct
 from fairlead.api.lxd.caller import in_path, in_project
-from fairlead.api.lxd.envelope import EMPTY, LIST, PREFIX, check_match, created, etag, gives, sync
+from fairlead.api.lxd.envelope import EMPTY, LIST, PREFIX, check_match, created, etag, sync, sync_schema
 from fairlead.api.lxd.events import lifecycle_of_project
 from fairlead.api.lxd.filters import LIST_QUERY, listed
 from fairlead.api.lxd.lookup import name_of, networks_of
 from fairlead.api.lxd.project_config import OWN_NETWORKS, SUBNETS, read_restrictions
 from fairlead.changes.projects import all_projects, change_project, create_project, delete_project, find_project
 from fairlead.changes.quotas import limit_in
-from fairlead.model.documents.quota import Counted
-from fairlead.model.documents.trust import MOST_PREFIXES, GrantedPrefix, Project
+from fairlead.model.documents.quota import QuotaResource
+from fairlead.model.documents.trust import MAX_GRANTED_PREFIXES, GrantedPrefix, Project
 from fairlead.model.registry.changeset import Changes
 from fairlead.model.snapshot import Snapshot
 from fairlead.schema import Field, Schema, Values, object_schema, text
 
-LONGEST_DESCRIPTION = 1000
-_PUT = {"description": Field(text(LONGEST_DESCRIPTION)), "config": Field(config)}
+MAX_DESCRIPTION_LENGTH = 1000
+_PUT = {"description": Field(text(MAX_DESCRIPTION_LENGTH)), "config": Field(config)}
 PUT = struct(_PUT)
 POST = struct({**_PUT, "name": Field(text(), required=True)})
 SHOWN: Schema = object_schema(
@@ -38,22 +38,22 @@ USAGE = object_schema({"resources": {"type": "object"}}, ["resources"])
 
 
 def routes(services: Services) -> list[Operation]:
-    views = _Views(services)
+    views = _ProjectHandlers(services)
     each = "/projects/{name}"
     done = {200: EMPTY}
     return [
-        Operation("GET", "/projects", views.list, gives={200: gives(LIST)}, query=LIST_QUERY),
+        Operation("GET", "/projects", views.list, gives={200: sync_schema(LIST)}, query=LIST_QUERY),
         Operation("POST", "/projects", views.create, takes=POST, gives={201: EMPTY}),
-        Operation("GET", each, views.show, gives={200: gives(SHOWN)}),
+        Operation("GET", each, views.show, gives={200: sync_schema(SHOWN)}),
         Operation("PUT", each, views.replace, takes=PUT, gives=done, fails=[412]),
         Operation("PATCH", each, views.merge, takes=PUT, gives=done, fails=[412]),
         Operation("DELETE", each, views.delete, gives=done),
         Operation("POST", each, views.rename, gives={}),
-        Operation("GET", f"{each}/state", views.usage, gives={200: gives(USAGE)}),
+        Operation("GET", f"{each}/state", views.usage, gives={200: sync_schema(USAGE)}),
     ]
 
 
-class _Views:
+class _ProjectHandlers:
     def __init__(self, services: Services) -> None:
         self._services = services
 
@@ -103,8 +103,8 @@ class _Views:
         """Show the number of networks of a project, and its limit."""
         snapshot, name = self._services.model.snapshot, request.path_params["name"]
         find_project(snapshot, identity(request), name)
-        limit = limit_in(self._services.limits, snapshot, name, Counted.NETWORK)
-        used = snapshot.usage.get((name, Counted.NETWORK), 0)
+        limit = limit_in(self._services.limits, snapshot, name, QuotaResource.NETWORK)
+        used = snapshot.usage.get((name, QuotaResource.NETWORK), 0)
         return sync({"resources": {"networks": {"Limit": limit, "Usage": used}}})
 
     async def _change(self, request: Request, change: Any) -> Response:
@@ -140,8 +140,8 @@ def _made(project: Project, values: Values) -> Project:
 def _read_prefixes(text: str) -> tuple[GrantedPrefix, ...]:
     """Parse a comma-separated list of `UPLINK:PREFIX`. Raises ApiError 400."""
     found = [_read_prefix(word.strip()) for word in text.split(",") if word.strip() and text.strip() != "block"]
-    if len(found) > MOST_PREFIXES:
-        raise ApiError(400, f"A project has at most {MOST_PREFIXES} of {SUBNETS}")
+    if len(found) > MAX_GRANTED_PREFIXES:
+        raise ApiError(400, f"A project has at most {MAX_GRANTED_PREFIXES} of {SUBNETS}")
     return tuple(found)
 
 

@@ -10,7 +10,7 @@ from fairlead.api.http.front_end import ApiError, JsonObject, Services, identity
 from fairlead.api.http.openapi import TEXT, TEXTS, Operation, read_body
 from fairlead.api.lxd.bodies import config, struct
 from fairlead.api.lxd.caller import requestor
-from fairlead.api.lxd.envelope import EMPTY, check_match, etag, gives, sync
+from fairlead.api.lxd.envelope import EMPTY, check_match, etag, sync, sync_schema
 from fairlead.api.lxd.errors import forbidden
 from fairlead.api.lxd.filters import PROJECT_QUERY
 from fairlead.schema import Field
@@ -50,16 +50,16 @@ ADDRESS, EXPIRY = "core.https_address", "core.remote_token_expiry"
 
 
 def routes(services: Services) -> list[Operation]:
-    views = _Views(services)
+    views = _ServerInfoHandlers(services)
     return [
-        Operation("GET", "/", views.show, gives={200: gives(INFO)}, query=PROJECT_QUERY, admits=lambda _: None),
+        Operation("GET", "/", views.show, gives={200: sync_schema(INFO)}, query=PROJECT_QUERY, admits=lambda _: None),
         Operation("PUT", "/", views.change, takes=PUT, gives={200: EMPTY}, fails=[412]),
         Operation("PATCH", "/", views.change, takes=PUT, gives={200: EMPTY}, fails=[412]),
     ]
 
 
 @dataclass(frozen=True, slots=True)
-class _Views:
+class _ServerInfoHandlers:
     _services: Services
 
     async def show(self, request: Request) -> Response:
@@ -96,13 +96,13 @@ class _Views:
         return sync()
 
     def _config(self) -> dict[str, str]:
-        reachable = self._services.reachable()
+        reachable = self._services.client_endpoint()
         if reachable is None:
             return {}
         return {ADDRESS: ",".join(reachable.addresses), EXPIRY: f"{reachable.token_seconds}S"}
 
     def _environment(self, project: str) -> JsonObject:
-        reachable = self._services.reachable()
+        reachable = self._services.client_endpoint()
         return {
             "addresses": reachable.addresses if reachable else [],
             "architectures": [],

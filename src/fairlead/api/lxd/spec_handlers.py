@@ -8,31 +8,31 @@ from functools import partial
 from starlette.requests import Request
 from starlette.responses import Response
 
-from fairlead.api.http.front_end import ApiError, JsonObject, NotApplied, Services, Written
+from fairlead.api.http.front_end import ApiError, JsonObject, NotApplied, Services, StoredChange
 from fairlead.api.http.openapi import TEXT, Operation, read_body
 from fairlead.api.lxd.apply_status import status_of, with_status, without_status
 from fairlead.api.lxd.balancer_body import Document, complete, merge
 from fairlead.api.lxd.balancer_decode import Decoded
 from fairlead.api.lxd.balancer_encode import show, tagged
 from fairlead.api.lxd.caller import caller_of, in_project
-from fairlead.api.lxd.envelope import EMPTY, LIST, check_match, created, etag, gives, sync
-from fairlead.api.lxd.errors import Says, not_applied, not_found, say, say_unsupported
+from fairlead.api.lxd.envelope import EMPTY, LIST, check_match, created, etag, sync, sync_schema
+from fairlead.api.lxd.errors import ErrorOf, error_of, not_applied, not_found, unsupported_error
 from fairlead.api.lxd.events import lifecycle
 from fairlead.api.lxd.filters import LIST_QUERY, PROJECT_QUERY, listed
 from fairlead.api.lxd.go_texts import quote
 from fairlead.api.lxd.listen_address import canonical, read_address
 from fairlead.api.lxd.lookup import find_managed, find_network
 from fairlead.api.lxd.network_encode import path_of
-from fairlead.changes.balancer_spec_checks import AskedDescription
+from fairlead.changes.balancer_spec_checks import BalancerSpec
 from fairlead.changes.balancer_specs import (
-    create_described,
-    delete_described,
+    create_from_spec,
+    delete_declarative,
     describe,
-    described_on,
-    find_described,
-    replace_described,
+    find_declarative,
+    list_declarative,
+    replace_from_spec,
 )
-from fairlead.changes.caller import Asker
+from fairlead.changes.caller import ChangeContext
 from fairlead.changes.listen_addresses import AnyAddress, Listen
 from fairlead.changes.refusal import Refusal, Refused
 from fairlead.compilers.unsupported import Unsupported
@@ -42,12 +42,12 @@ from fairlead.model.documents.network import Network
 from fairlead.model.documents.owner import Kind, Owner
 from fairlead.model.registry.changeset import Changes
 from fairlead.model.snapshot import Snapshot
-from fairlead.runtime.cooperative import in_steps
+from fairlead.runtime.cooperative import run_in_steps
 from fairlead.runtime.steps import Steps
 from fairlead.schema import Parser, Schema, Values
 from fairlead.store.model import Change
 
-SHOWN: Mapping[str, Schema] = {
+COMMON_SCHEMA: Mapping[str, Schema] = {
     "listen_address": TEXT,
     "location": {"const": ""},
     "description": TEXT,
@@ -57,10 +57,10 @@ SHOWN: Mapping[str, Schema] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sort:
+class SpecKind:
     """Differences between load balancers and forwards."""
 
-    use: lb.Use
+    use: lb.SpecPurpose
     plural: str
     """Name in paths."""
     noun: str
@@ -69,13 +69,13 @@ class Sort:
     """Error text of an invalid listen address."""
     put: Parser[Values]
     post: Parser[Values]
-    nothing: Document
+    empty: Document
     """Document of an empty body."""
     shown: Schema
     decode: Callable[[Document, str, Abilities], Decoded]
     """Decode a document; the str is the network's id. Raises ApiError 400."""
-    encode: Callable[[AskedDescription], Document]
-    words: Mapping[type[Refusal], Says]
+    encode: Callable[[BalancerSpec], Document]
+    error_texts: Mapping[type[Refusal], ErrorOf]
     """Texts that differ from the common ones."""
 
     @property
@@ -83,19 +83,19 @@ class Sort:
         return f"network-{self.noun.replace(' ', '-')}"
 
 
-class Views:
-    def __init__(self, services: Services, sort: Sort) -> None:
+class SpecHandlers:
+    def __init__(self, services: Services, sort: SpecKind) -> None:
         self._services = services
-        self._sort = sort
+        self._kind = sort
 
     def routes(self) -> list[Operation]:
-        sort, query = self._sort, PROJECT_QUERY
+        sort, query = self._kind, PROJECT_QUERY
         many = f"/networks/{{network}}/{sort.plural}"
         one = f"{many}/{{listen_address}}"
         return [
-            Operation("GET", many, self.show_all, gives={200: gives(LIST)}, query=LIST_QUERY),
+            Operation("GET", many, self.show_all, gives={200: sync_schema(LIST)}, query=LIST_QUERY),
             Operation("POST", many, self.create, takes=sort.post, gives={201: EMPTY}, query=query),
-            Operation("GET", one, self.show_one, gives={200: gives(sort.shown)}, query=query),
+            Operation("GET", one, self.show_one, gives={200: sync_schema(sort.shown)}, query=query),
             Operation("PUT", one, self.replace, takes=sort.put, gives={200: EMPTY}, query=query, fails=[412]),
             Operation("PATCH", one, self.patch, takes=sort.put, gives={200: EMPTY}, query=query, fails=[412]),
             Operation("DELETE", one, self.delete, gives={200: EMPTY}, query=query),
@@ -107,7 +107,7 @@ class Views:
         """Respond with the URLs of the network's objects, or with the objects themselves if `recursion` is set."""
         snapshot = self._services.model.snapshot
         network, who = self._network(snapshot, request), caller_of(request)
-        found = (each for each in described_on(snapshot, network, self._sort.use) if who.may_see(each.project_id))
+        found = (each for each in list_declarative(snapshot, network, self._kind.use) if who.may_see(each.project_id))
         return await listed(
             request,
             ((self._path(snapshot, network, each.vip.address), partial(self._show, snapshot, each)) for each in found),
@@ -119,32 +119,32 @@ class Views:
         network = self._target(self._services.model.snapshot, request)
         values = self._read(await read_body(request), "creating")
         made = self._services.new_id()
-        document = complete(values, self._sort.nothing)
+        document = complete(values, self._kind.empty)
 
         async def change(old: Snapshot) -> Changes:
-            listen, asker = self._listen_address(values.get("listen_address", "")), self._asker(request)
+            listen, asker = self._listen_address(values.get("listen_address", "")), self._caller(request)
             where, new_id = self._target(old, request).id, self._services.new_id
             return await self._decided(
-                document, where, lambda asked: create_described(old, asker, made, new_id, asked, listen)
+                document, where, lambda asked: create_from_spec(old, asker, made, new_id, asked, listen)
             )
 
         written = await self._record("creating", change)
         snapshot = written.snapshot
         path = self._path(snapshot, network, snapshot.load_balancers[made].vip.address)
-        lifecycle(request, f"{self._sort.event}-created", path)
-        await self._arrive("creating", written)
+        lifecycle(request, f"{self._kind.event}-created", path)
+        await self._wait_applied("creating", written)
         return created(in_project(path, caller_of(request).project_id))
 
     async def show_one(self, request: Request) -> Response:
         """Show an object. Its ETag is accepted in If-Match."""
         snapshot = self._services.model.snapshot
         balancer = self.find(snapshot, request)
-        tag = self._tag(self._sort.encode(describe(balancer)), balancer)
+        tag = self._tag(self._kind.encode(describe(balancer)), balancer)
         return sync(self._show(snapshot, balancer), tag=tag)
 
     async def replace(self, request: Request) -> Response:
         """Replace an object. Omitted attributes are reset."""
-        return await self._update(request, lambda values, _: complete(values, self._sort.nothing))
+        return await self._update(request, lambda values, _: complete(values, self._kind.empty))
 
     async def patch(self, request: Request) -> Response:
         """Update an object. Omitted attributes and options are unchanged."""
@@ -155,10 +155,10 @@ class Views:
         snapshot = self._services.model.snapshot
         path = self._path_of(snapshot, request)
         written = await self._record(
-            "deleting", lambda old: delete_described(old, self._asker(request), self.find(old, request).id)
+            "deleting", lambda old: delete_declarative(old, self._caller(request), self.find(old, request).id)
         )
-        lifecycle(request, f"{self._sort.event}-deleted", path)
-        await self._arrive("deleting", written)
+        lifecycle(request, f"{self._kind.event}-deleted", path)
+        await self._wait_applied("deleting", written)
         return sync()
 
     async def _update(self, request: Request, revise: Callable[[Values, Document], Document]) -> Response:
@@ -169,7 +169,7 @@ class Views:
         async def change(old: Snapshot) -> Changes:
             balancer = self.find(old, request)
             asked = describe(balancer)
-            before = self._sort.encode(asked)
+            before = self._kind.encode(asked)
             check_match(request, self._tag(before, balancer))
             after = revise(values, before)
             changed[:] = [after != before]
@@ -178,39 +178,41 @@ class Views:
             return await self._decided(
                 after,
                 asked.network_id,
-                lambda wanted: replace_described(old, self._asker(request), balancer.id, self._services.new_id, wanted),
+                lambda wanted: replace_from_spec(
+                    old, self._caller(request), balancer.id, self._services.new_id, wanted
+                ),
             )
 
         written = await self._record("updating", change)
         if changed == [True]:
-            lifecycle(request, f"{self._sort.event}-updated", path)
-        await self._arrive("updating", written)
+            lifecycle(request, f"{self._kind.event}-updated", path)
+        await self._wait_applied("updating", written)
         return sync()
 
-    async def _record(self, doing: str, change: Change) -> Written:
-        with self._saying(doing):
+    async def _record(self, doing: str, change: Change) -> StoredChange:
+        with self._error_prefix(doing):
             return await self._services.record(change)
 
-    async def _arrive(self, doing: str, written: Written) -> None:
+    async def _wait_applied(self, doing: str, written: StoredChange) -> None:
         """Wait for the apply. Raises ApiError 503 if OVN has not applied the change in time."""
-        with self._saying(doing):
-            await self._services.arrive(written)
+        with self._error_prefix(doing):
+            await self._services.wait_applied(written)
 
     async def _decided(
-        self, document: Document, network_id: str, rule: Callable[[AskedDescription], Steps[Changes]]
+        self, document: Document, network_id: str, rule: Callable[[BalancerSpec], Steps[Changes]]
     ) -> Changes:
         """Decode the document and apply the rule, whose errors take precedence over unparsable values. Raises Refused,
         and ApiError 400."""
-        decoded = self._sort.decode(document, network_id, self._abilities)
-        changes = await in_steps(rule(decoded.asked))
+        decoded = self._kind.decode(document, network_id, self._abilities)
+        changes = await run_in_steps(rule(decoded.spec))
         if decoded.wrong is not None:
             raise decoded.wrong
         return changes
 
     # shared
 
-    def _saying(self, doing: str) -> AbstractContextManager[None]:
-        return saying(f"Failed {doing} {self._sort.noun}", self._sort.words)
+    def _error_prefix(self, doing: str) -> AbstractContextManager[None]:
+        return error_prefix(f"Failed {doing} {self._kind.noun}", self._kind.error_texts)
 
     @property
     def _abilities(self) -> Abilities:
@@ -218,19 +220,19 @@ class Views:
         names = self._services.providers
         return names[names.default].abilities_in(self._services.model.snapshot)
 
-    def _asker(self, request: Request) -> Asker:
+    def _caller(self, request: Request) -> ChangeContext:
         services = self._services
-        return Asker(
+        return ChangeContext(
             identity=caller_of(request), now=services.now(), applied=services.applied, providers=services.providers
         )
 
     def _network(self, snapshot: Snapshot, request: Request) -> Network:
         """Find the network. Raises ApiError 404, and 400 for an uplink, which has no load balancers itself."""
         project = caller_of(request).project_id
-        with saying("Failed loading network", {}):
+        with error_prefix("Failed loading network", {}):
             network = find_network(snapshot, project, request.path_params["network"])
         if network.external:
-            raise ApiError(400, f"Network driver {quote('physical')} does not support {self._sort.noun}s")
+            raise ApiError(400, f"Network driver {quote('physical')} does not support {self._kind.noun}s")
         return network
 
     def _target(self, snapshot: Snapshot, request: Request) -> Network:
@@ -244,7 +246,7 @@ class Views:
         try:
             address = read_address(text)
         except ValueError:
-            raise ApiError(400, self._sort.no_address(text)) from None
+            raise ApiError(400, self._kind.no_address(text)) from None
         return AnyAddress(version=address.version) if address.is_unspecified else address
 
     def find(self, snapshot: Snapshot, request: Request) -> lb.LoadBalancer:
@@ -253,14 +255,14 @@ class Views:
         try:
             address = read_address(request.path_params["listen_address"])
         except ValueError:
-            raise not_found(f"Network {self._sort.noun}") from None
-        balancer = find_described(snapshot, network, address, self._sort.use)
+            raise not_found(f"Network {self._kind.noun}") from None
+        balancer = find_declarative(snapshot, network, address, self._kind.use)
         if not caller_of(request).may_see(balancer.project_id):
-            raise not_found(f"Network {self._sort.noun}")
+            raise not_found(f"Network {self._kind.noun}")
         return balancer
 
     def _path(self, snapshot: Snapshot, network: Network, address: object) -> str:
-        return f"{path_of(snapshot, network)}/{self._sort.plural}/{address}"
+        return f"{path_of(snapshot, network)}/{self._kind.plural}/{address}"
 
     def _path_of(self, snapshot: Snapshot, request: Request) -> str:
         """Return the API path of the object in the request."""
@@ -269,11 +271,11 @@ class Views:
 
     def _read(self, values: Values, doing: str) -> Values:
         """Remove the status from a body. Raises ApiError 400."""
-        with self._saying(doing):
+        with self._error_prefix(doing):
             return without_status(values)
 
     def _show(self, snapshot: Snapshot, balancer: lb.LoadBalancer) -> JsonObject:
-        document = self._sort.encode(describe(balancer))
+        document = self._kind.encode(describe(balancer))
         config = with_status(document["config"], self.status(snapshot, balancer))
         return show({**document, "config": config}, balancer.vip.address)
 
@@ -285,14 +287,14 @@ class Views:
 
 
 @contextmanager
-def saying(what: str, words: Mapping[type[Refusal], Says]) -> Iterator[None]:
+def error_prefix(what: str, words: Mapping[type[Refusal], ErrorOf]) -> Iterator[None]:
     """Prefix errors with `what`, as LXD does; `words` are texts that differ from the common ones."""
     try:
         yield
     except Refused as refused:
-        raise _after(what, words.get(type(refused.why), say)(refused.why)) from refused
+        raise _after(what, words.get(type(refused.why), error_of)(refused.why)) from refused
     except Unsupported as unsupported:
-        raise _after(what, say_unsupported(unsupported)) from unsupported
+        raise _after(what, unsupported_error(unsupported)) from unsupported
     except NotApplied as error:
         raise _after(what, not_applied("load balancer", error)) from error
     except ApiError as error:

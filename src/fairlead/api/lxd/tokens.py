@@ -14,13 +14,13 @@ from typing import Any
 
 import msgspec
 
-from fairlead.api.http.front_end import JsonObject, Reachable
+from fairlead.api.http.front_end import ClientEndpoint, JsonObject
 from fairlead.api.lxd.envelope import PREFIX
 from fairlead.model.documents.trust import TrustToken
 
-LONGEST_TOKEN = 8192
+MAX_TOKEN_LENGTH = 8192
 """Maximum characters of a token, which may list many server addresses."""
-LONGEST_SECRET = 128
+MAX_SECRET_LENGTH = 128
 RUNNING = 103
 """LXD's status code of a running operation (shared/api/status_code.go)."""
 
@@ -40,10 +40,10 @@ def read_secret(text: str) -> str | None:
     except (binascii.Error, ValueError, msgspec.DecodeError, RecursionError):
         return None
     secret = decoded.get("secret") if isinstance(decoded, dict) else None
-    return secret if isinstance(secret, str) and 0 < len(secret) <= LONGEST_SECRET else None
+    return secret if isinstance(secret, str) and 0 < len(secret) <= MAX_SECRET_LENGTH else None
 
 
-def write_token(token: TrustToken, secret: str, reachable: Reachable) -> str:
+def write_token(token: TrustToken, secret: str, reachable: ClientEndpoint) -> str:
     """Encode a token for a client."""
     body = {
         "client_name": token.name,
@@ -59,7 +59,7 @@ def url(token: TrustToken) -> str:
     return f"{PREFIX}/operations/{token.id}"
 
 
-def operation(token: TrustToken, reachable: Reachable | None, secret: str = "") -> JsonObject:
+def operation(token: TrustToken, reachable: ClientEndpoint | None, secret: str = "") -> JsonObject:
     """Encode a token as an operation. Only the response of its creation has the secret."""
     metadata: Mapping[str, Any] = {
         "addresses": reachable.addresses if reachable else [],

@@ -19,7 +19,7 @@ def _name(why: projects.BadProjectName) -> ApiError:
     return ApiError(400, f"Project names may not contain {found}" if found else f'Invalid project name "{why.name}"')
 
 
-def _there(why: projects.ProjectIsThere) -> ApiError:
+def _there(why: projects.ProjectExists) -> ApiError:
     return ApiError(409, f'Failed creating project "{why.name}": This "projects" entry already exists')
 
 
@@ -27,18 +27,18 @@ def _not_valid(why: trust.CertificateNotValid) -> ApiError:
     return ApiError(400, "The provided certificate " + ("is expired" if why.expired else "isn't valid yet"))
 
 
-WORDS: Mapping[type[Refusal], Callable[[Any], ApiError]] = {
+ERROR_TEXTS: Mapping[type[Refusal], Callable[[Any], ApiError]] = {
     projects.NoSuchProject: lambda _: ApiError(404, "Project not found"),
-    projects.ProjectIsThere: _there,
+    projects.ProjectExists: _there,
     projects.BadProjectName: _name,
     projects.ProjectInUse: lambda _: ApiError(400, "Only empty projects can be removed"),
-    projects.DefaultProjectStays: lambda _: ApiError(403, "The 'default' project cannot be deleted"),
+    projects.DefaultProjectImmutable: lambda _: ApiError(403, "The 'default' project cannot be deleted"),
     projects.TooManyProjects: lambda why: ApiError(409, f"There are {why.most} projects already"),
     trust.NoSuchCertificate: lambda _: ApiError(404, "Certificate not found"),
-    trust.SeveralCertificates: lambda _: ApiError(400, "More than one certificate matches"),
-    trust.CertificateIsThere: lambda _: ApiError(409, "Certificate already in trust store"),
+    trust.AmbiguousCertificate: lambda _: ApiError(400, "More than one certificate matches"),
+    trust.CertificateExists: lambda _: ApiError(409, "Certificate already in trust store"),
     trust.CertificateNotValid: _not_valid,
-    trust.OthersCertificate: lambda _: ApiError(403, "Only the certificate can be changed"),
+    trust.CertificateNotChangeable: lambda _: ApiError(403, "Only the certificate can be changed"),
     trust.TooManyCertificates: lambda why: ApiError(409, f"There are {why.most} certificates already"),
     trust.NoSuchToken: lambda _: ApiError(404, "Operation not found"),
     trust.TooManyTokens: lambda why: ApiError(409, f"There are {why.most} tokens already; revoke some"),

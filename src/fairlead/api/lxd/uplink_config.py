@@ -36,14 +36,14 @@ from fairlead.api.lxd.config_texts import (
     wrong,
 )
 from fairlead.api.lxd.network_config import AUTO, NONE, render, shown
-from fairlead.changes.declarative_networks import any_address_of
-from fairlead.changes.declarative_uplinks import AskedUplink, WireFamily, describe_uplink
+from fairlead.changes.declarative_networks import derive_any_address
+from fairlead.changes.declarative_uplinks import UplinkIpFamily, UplinkSpec, describe_uplink
 from fairlead.changes.network_specs import VERSIONS, RouterAddress
 from fairlead.model.documents.network import AllocationPool, Network
 
 PHYSICAL, BRIDGE = "physical", "bridge"
 TYPE = "type"
-"""Key in `Network.config` that marks an uplink as a bridge. No client key has this name."""
+"""Key in `ProxyNetwork.config` that marks an uplink as a bridge. No client key has this name."""
 Rules = Mapping[str, Rule]
 
 
@@ -64,7 +64,7 @@ _SHARED: Rules = {
         }
     ),
 }
-_OF_BRIDGES: Rules = {
+_BRIDGE_RULES: Rules = {
     **dict.fromkeys(("bridge.external_interfaces", "bridge.hwaddr", "raw.dnsmasq", "security.acls"), _any),
     **dict.fromkeys(("dns.domain", "dns.search", "dns.zone.forward", "ipv4.dhcp.routes"), _any),
     **dict.fromkeys(("dns.zone.reverse.ipv4", "dns.zone.reverse.ipv6"), _any),
@@ -96,7 +96,7 @@ class UplinkType:
     mtu: str
     """Key of the MTU."""
     rules: Rules
-    kept: frozenset[str]
+    unvalidated_keys: frozenset[str]
     """Keys that are stored and returned unchanged."""
 
 
@@ -115,7 +115,7 @@ UPLINKS: Mapping[str, UplinkType] = {
                 "ovn.ingress_mode": one_of("l2proxy", "routed"),
                 **_of_versions({"gateway": lambda version: router_address(version, single=False)}),
             },
-            kept=frozenset({"ovn.ingress_mode"}),
+            unvalidated_keys=frozenset({"ovn.ingress_mode"}),
         ),
         UplinkType(
             name=BRIDGE,
@@ -123,11 +123,11 @@ UPLINKS: Mapping[str, UplinkType] = {
             mtu="bridge.mtu",
             rules={
                 **_SHARED,
-                **_OF_BRIDGES,
+                **_BRIDGE_RULES,
                 "bridge.mtu": read_mtu,
                 **_of_versions({"address": lambda version: or_word(NONE, router_address(version, single=False), AUTO)}),
             },
-            kept=frozenset(_OF_BRIDGES),
+            unvalidated_keys=frozenset(_BRIDGE_RULES),
         ),
     )
 }
@@ -140,7 +140,7 @@ def uplink_type(network: Network) -> UplinkType:
 
 def encode_uplink_config(network: Network, default_mtu: int) -> dict[str, str]:
     asked, said, kind = describe_uplink(network), dict(network.config), uplink_type(network)
-    config = {key: text for key, text in said.items() if key.startswith(USER) or key in kind.kept}
+    config = {key: text for key, text in said.items() if key.startswith(USER) or key in kind.unvalidated_keys}
     if kind.name == PHYSICAL and asked.physical_network:
         config["parent"] = asked.physical_network
     config |= shown("vlan", asked.tag, None, said, kind.rules) if kind.name == PHYSICAL else {}
@@ -155,7 +155,7 @@ def encode_uplink_config(network: Network, default_mtu: int) -> dict[str, str]:
 
 
 def _encode_family(
-    kind: UplinkType, version: int, family: WireFamily | None, said: Mapping[str, str]
+    kind: UplinkType, version: int, family: UplinkIpFamily | None, said: Mapping[str, str]
 ) -> dict[str, str]:
     """Encode the keys of an IP version. Without a gateway the ranges belong to no subnet, and are returned
     unchanged."""
@@ -176,7 +176,7 @@ def _render(ranges: tuple[AllocationPool, ...]) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SaidUplink:
+class UplinkRequest:
     """Uplink as described by a request."""
 
     name: str
@@ -185,7 +185,7 @@ class SaidUplink:
     kind: UplinkType
 
 
-def decode_uplink(said: SaidUplink, default_mtu: int, old: Network | None) -> AskedUplink:
+def decode_uplink(said: UplinkRequest, default_mtu: int, old: Network | None) -> UplinkSpec:
     """Decode a request for an uplink. `old` is the present uplink; None for a new one. One created through another
     API may have no parent. Raises ApiError 400."""
     name, kind = said.name, said.kind
@@ -194,7 +194,7 @@ def decode_uplink(said: SaidUplink, default_mtu: int, old: Network | None) -> As
     if not parent and (old is None or old.segment is not None):
         raise wrong(name, "parent", "Required value")
     families = (_family(said, values, version, is_new=old is None) for version in VERSIONS)
-    return AskedUplink(
+    return UplinkSpec(
         name=name,
         description=said.description,
         mtu=values.get(kind.mtu, default_mtu),
@@ -203,7 +203,7 @@ def decode_uplink(said: SaidUplink, default_mtu: int, old: Network | None) -> As
         families=tuple(family for family in families if family is not None),
         routes=tuple(route for version in VERSIONS for route in values.get(f"ipv{version}.routes", ())),
         nameservers=values.get("dns.nameservers", ()),
-        config=tuple(sorted(_kept(said).items())),
+        config=tuple(sorted(_unvalidated_values(said).items())),
     )
 
 
@@ -218,19 +218,19 @@ def _bridge(name: str, old: Network | None) -> str:
     return name if old is None or old.segment is None else old.segment.physical_network
 
 
-def _kept(said: SaidUplink) -> dict[str, str]:
+def _unvalidated_values(said: UplinkRequest) -> dict[str, str]:
     elsewhere = {"parent", *(f"ipv{version}.{said.kind.gateway}" for version in VERSIONS)}
     kept = {key: text for key, text in said.config.items() if text and key not in elsewhere}
     return kept | ({TYPE: BRIDGE} if said.kind.name == BRIDGE else {})
 
 
-def _family(said: SaidUplink, values: Mapping[str, Any], version: int, *, is_new: bool) -> WireFamily | None:
+def _family(said: UplinkRequest, values: Mapping[str, Any], version: int, *, is_new: bool) -> UplinkIpFamily | None:
     """Decode the keys of an IP version. Without a gateway it is None, as in Incus, whatever the ranges are. A new
     bridge without the key gets any address."""
     unsaid = AUTO if is_new and said.kind.name == BRIDGE else NONE
     address: RouterAddress | str = values.get(f"ipv{version}.{said.kind.gateway}", unsaid)
     if address == AUTO:
-        address = any_address_of(said.name, version)
+        address = derive_any_address(said.name, version)
     if isinstance(address, str):
         return None
-    return WireFamily(version=version, gateway=address, ranges=values.get(f"ipv{version}.ovn.ranges", ()))
+    return UplinkIpFamily(version=version, gateway=address, ranges=values.get(f"ipv{version}.ovn.ranges", ()))

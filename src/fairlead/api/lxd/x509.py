@@ -13,12 +13,12 @@ from cryptography.x509.oid import NameOID
 from fairlead.api.http.front_end import ApiError
 from fairlead.model.documents.trust import Certificate
 
-LONGEST_CERTIFICATE = 16_384
+MAX_CERTIFICATE_LENGTH = 16_384
 """Maximum characters of a certificate in a body: base64 of DER, or PEM."""
-LARGEST_DER = LONGEST_CERTIFICATE * 3 // 4
+MAX_DER_BYTES = MAX_CERTIFICATE_LENGTH * 3 // 4
 """Maximum bytes of a client's TLS certificate, equal to the maximum in a body."""
-LONGEST_NAME = 255
-LEAST_RSA = 2048
+MAX_NAME_LENGTH = 255
+MIN_RSA_BITS = 2048
 """Minimum size of an RSA key, in bits."""
 UNREADABLE = (ValueError, UnsupportedAlgorithm, x509.InvalidVersion)
 """Exceptions of cryptography and binascii for invalid certificates."""
@@ -37,8 +37,8 @@ def decode_certificate(text: str) -> bytes:
 def read_certificate(der: bytes, name: str, address: str = "") -> Certificate:
     """Return the certificate to store. Its name is the given one, its common name, or the client's address. Raises
     ApiError 400."""
-    if len(der) > LARGEST_DER:
-        raise _invalid(f"more than {LARGEST_DER} bytes")
+    if len(der) > MAX_DER_BYTES:
+        raise _invalid(f"more than {MAX_DER_BYTES} bytes")
     try:
         found = x509.load_der_x509_certificate(der)
         key = found.public_key()
@@ -46,11 +46,11 @@ def read_certificate(der: bytes, name: str, address: str = "") -> Certificate:
         not_before, not_after = found.not_valid_before_utc, found.not_valid_after_utc
     except UNREADABLE as error:  # some fields are parsed on access only
         raise _invalid(str(error)[:100]) from None
-    if isinstance(key, RSAPublicKey) and key.key_size < LEAST_RSA:
-        raise ApiError(400, f"RSA key is too weak (minimum of {LEAST_RSA}bit)")
+    if isinstance(key, RSAPublicKey) and key.key_size < MIN_RSA_BITS:
+        raise ApiError(400, f"RSA key is too weak (minimum of {MIN_RSA_BITS}bit)")
     common = str(subject[0].value) if subject else ""
     return Certificate(
-        name=(name or "".join(filter(str.isprintable, common)) or _plain(address))[:LONGEST_NAME],
+        name=(name or "".join(filter(str.isprintable, common)) or _plain(address))[:MAX_NAME_LENGTH],
         fingerprint=found.fingerprint(SHA256()).hex(),
         pem=found.public_bytes(Encoding.PEM).decode(),
         not_before=not_before,

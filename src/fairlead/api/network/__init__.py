@@ -9,7 +9,7 @@ from starlette.responses import Response
 from starlette.routing import Mount
 
 from fairlead.api.http.front_end import ApiError, Services, base_url, json_response
-from fairlead.api.http.front_end_builder import Door
+from fairlead.api.http.front_end_builder import ApiFrontEnd
 from fairlead.api.http.openapi import Operation
 from fairlead.api.network.availability import availability_routes
 from fairlead.api.network.discovery import discovery_routes, version_document, versions_document
@@ -17,10 +17,10 @@ from fairlead.api.network.errors import FAULT, fault
 from fairlead.api.network.floatingips import FLOATING_IPS
 from fairlead.api.network.local_ip_routes import local_ip_routes
 from fairlead.api.network.networks import NETWORKS
-from fairlead.api.network.policy import say_not_allowed
+from fairlead.api.network.policy import forbidden_error
 from fairlead.api.network.ports import PORTS
 from fairlead.api.network.quotas import quota_routes
-from fairlead.api.network.refusals import say
+from fairlead.api.network.refusals import error_of
 from fairlead.api.network.routers import ROUTERS
 from fairlead.api.network.subnets import SUBNETS
 from fairlead.api.network.views import collection_routes, router_routes
@@ -32,7 +32,7 @@ from fairlead.schema import Schema
 VERSION = "/v2.0"
 
 
-def make_door(services: Services) -> Starlette:
+def make_front_end(services: Services) -> Starlette:
     async def versions(request: Request) -> Response:
         """List the API versions."""
         return json_response(versions_document(base_url(request)))
@@ -60,16 +60,16 @@ def make_door(services: Services) -> Starlette:
         Mount(VERSION, routes=resources),
     ]
     slash = Operation("GET", VERSION + "/", version, gives=found)
-    return DOOR.build(documented, before=[slash])
+    return FRONT_END.build(documented, before=[slash])
 
 
-def _say_refused(request: Request, error: Refused) -> ApiError:
+def _rejection_error(request: Request, error: Refused) -> ApiError:
     if isinstance(error.why, NotAllowed):
-        return say_not_allowed(error.why, getattr(request.state, "asked", None))
-    return say(error.why)
+        return forbidden_error(error.why, getattr(request.state, "asked", None))
+    return error_of(error.why)
 
 
-def _say_not_served(request: Request, error: HTTPException) -> ApiError:
+def _http_error(request: Request, error: HTTPException) -> ApiError:
     kinds = {
         404: ("HTTPNotFound", "The resource could not be found."),
         405: ("HTTPMethodNotAllowed", f"The method {request.method} is not allowed for this resource."),
@@ -78,21 +78,21 @@ def _say_not_served(request: Request, error: HTTPException) -> ApiError:
     return ApiError(error.status_code, message, kind)
 
 
-def _say_mistake(_: Request, __: Exception) -> ApiError:
+def _internal_error(_: Request, __: Exception) -> ApiError:
     text = "Request Failed: internal server error while processing your request."
     return ApiError(500, text, "HTTPInternalServerError")
 
 
-DOOR = Door(
+FRONT_END = ApiFrontEnd(
     path="/network",
     title="Fairlead: networks (Neutron)",
     versions=frozenset({"", "/v2.0"}),
     error=FAULT,
     fault=lambda error: fault(error.status, error.kind, error.message),
-    words={
-        Refused: _say_refused,
+    error_texts={
+        Refused: _rejection_error,
         Unsupported: lambda _, error: ApiError(501, f"This is not supported: {error}", "HTTPNotImplemented"),
-        HTTPException: _say_not_served,
-        Exception: _say_mistake,
+        HTTPException: _http_error,
+        Exception: _internal_error,
     },
 )

@@ -38,29 +38,29 @@ class Attribute:
     put: bool = True
     required: bool = False
     nullable: bool = False
-    sifts: bool = True
-    shows: bool = True
+    filterable: bool = True
+    in_responses: bool = True
 
 
 Attributes = Mapping[str, Attribute]
 
 
-class Asked(NamedTuple):
+class CreateBody(NamedTuple):
     """Resources of a POST: one, or several in a list."""
 
     resources: list[Values]
     several: bool
 
 
-def refused(*values: object, because: str, put: bool = True) -> Attribute:
+def unsupported_attribute(*values: object, because: str, put: bool = True) -> Attribute:
     """Declare an attribute of a Neutron extension that is not implemented; only `values` are accepted."""
     parse = parsers.only(*values, because=because)
-    return Attribute(parse=parse, put=put, nullable=True, sifts=False, shows=False)
+    return Attribute(parse=parse, put=put, nullable=True, filterable=False, in_responses=False)
 
 
 def read_only(schema: Schema, *, sifts: bool = True) -> Attribute:
     """Declare an attribute of responses only."""
-    return Attribute(parse=Parser(schema, parsers.name.read), post=False, put=False, sifts=sifts)
+    return Attribute(parse=Parser(schema, parsers.name.read), post=False, put=False, filterable=sifts)
 
 
 TIME: Schema = {"type": "string", "format": "date-time"}
@@ -70,7 +70,7 @@ STANDARD: Attributes = {
     "description": Attribute(parse=parsers.description),
     "project_id": Attribute(put=False, nullable=True),
     "tenant_id": Attribute(put=False, nullable=True),
-    "tags": Attribute(parse=parsers.tags, put=False, sifts=False),
+    "tags": Attribute(parse=parsers.tags, put=False, filterable=False),
     "created_at": read_only(TIME),
     "updated_at": read_only(TIME),
     "revision_number": read_only(NUMBER),
@@ -83,7 +83,7 @@ def shown(attributes: Attributes) -> Mapping[str, Schema]:
     return {
         name: or_null(attribute.parse.schema) if attribute.nullable else attribute.parse.schema
         for name, attribute in attributes.items()
-        if attribute.shows
+        if attribute.in_responses
     }
 
 
@@ -101,16 +101,16 @@ def one(singular: str, attributes: Attributes, verb: str) -> Parser[Values]:
     return parse
 
 
-def one_or_several(singular: str, plural: str, attributes: Attributes) -> Parser[Asked]:
+def one_or_several(singular: str, plural: str, attributes: Attributes) -> Parser[CreateBody]:
     """Make a parser of `{"<singular>": {...}}` or `{"<plural>": [{...}, ...]}` in a POST. Raises ApiError 400."""
     single = one(singular, attributes, POST)
     item = fields_schema(_spec(attributes, POST))
     several = object_schema({plural: {**array_schema(item, BULK), "minItems": 1}}, [plural])
 
     @reads({"oneOf": [single.schema, several]})
-    def parse(body: object) -> Asked:
+    def parse(body: object) -> CreateBody:
         if not isinstance(body, dict) or plural not in body:
-            return Asked([single(body)], several=False)
+            return CreateBody([single(body)], several=False)
         items = body[plural]
         if not isinstance(items, list) or not items:
             raise bad_request("Resources required")
@@ -118,7 +118,7 @@ def one_or_several(singular: str, plural: str, attributes: Attributes) -> Parser
             raise invalid_input(f"one request creates at most {BULK} {plural}")
         # Neutron accepts items with and without the inner root element
         bodies = [item.get(singular, item) if isinstance(item, dict) else item for item in items]
-        return Asked([_values(body, attributes, POST) for body in bodies], several=True)
+        return CreateBody([_values(body, attributes, POST) for body in bodies], several=True)
 
     return parse
 

@@ -11,12 +11,12 @@ from fairlead.api.http.openapi import IDENTITY, NUMBER, TEXT, TEXTS, Operation
 from fairlead.api.network import errors
 from fairlead.changes import access
 from fairlead.changes.identity import Identity
-from fairlead.changes.subnets import MOST_SUBNETS
+from fairlead.changes.subnets import MAX_SUBNETS
 from fairlead.model.documents.indexes import NO_IDS
 from fairlead.model.documents.network import Network, Subnet
-from fairlead.model.documents.unmanaged import is_foreign
+from fairlead.model.documents.unmanaged import is_unmanaged
 from fairlead.model.snapshot import Snapshot
-from fairlead.runtime.cooperative import in_steps
+from fairlead.runtime.cooperative import run_in_steps
 from fairlead.runtime.steps import Steps
 from fairlead.schema import array_schema, object_schema
 
@@ -26,14 +26,14 @@ _NETWORK = {
     **_FIGURES,
     **dict.fromkeys(("network_name", "project_id", "tenant_id"), TEXT),
     "network_id": IDENTITY,
-    "subnet_ip_availability": array_schema(object_schema(_SUBNET, _SUBNET), MOST_SUBNETS),
+    "subnet_ip_availability": array_schema(object_schema(_SUBNET, _SUBNET), MAX_SUBNETS),
 }
 
 
 def availability_routes(services: Services) -> list[Operation]:
     async def list_all(request: Request) -> Response:
         snapshot, wanted = services.model.snapshot, frozenset(request.query_params.getlist("network_id"))
-        found = await in_steps(_encode_all(snapshot, identity(request), wanted))
+        found = await run_in_steps(_encode_all(snapshot, identity(request), wanted))
         return json_response({"network_ip_availabilities": found})
 
     async def show(request: Request) -> Response:
@@ -65,7 +65,7 @@ def _encode_all(snapshot: Snapshot, caller: Identity, wanted: Container[str]) ->
 def _sees(caller: Identity, network: Network) -> bool:
     """Return whether the caller may see the network here. Unmanaged networks are excluded, because their own API knows
     all their addresses."""
-    return not is_foreign(network) and access.uses_network(caller, network)
+    return not is_unmanaged(network) and access.can_use_network(caller, network)
 
 
 def encode_availability(snapshot: Snapshot, network: Network) -> JsonObject:

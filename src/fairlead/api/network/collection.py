@@ -10,11 +10,11 @@ from immutables import Map
 from fairlead.api.http.listing import Item
 from fairlead.api.network.attributes import Attributes, project_of
 from fairlead.changes.identity import Identity
-from fairlead.changes.resources import rewrite
+from fairlead.changes.resources import put_if_changed
 from fairlead.model.documents.indexes import NO_IDS, Ids
 from fairlead.model.documents.network import Resource
 from fairlead.model.documents.owner import Owner
-from fairlead.model.documents.status import Applied, ProvisioningStatus, derive_provisioning_status
+from fairlead.model.documents.status import AppliedState, ProvisioningStatus, derive_provisioning_status
 from fairlead.model.registry.changeset import Changes
 from fairlead.model.registry.kinds import owner_of
 from fairlead.model.snapshot import Snapshot
@@ -39,11 +39,11 @@ class RequestContext:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Viewpoint:
+class EncodeContext:
     """Inputs of an encoder."""
 
     snapshot: Snapshot
-    applied: Callable[[Owner], Applied]
+    applied: Callable[[Owner], AppliedState]
     caller: Identity
 
     def status(self, owner: Owner) -> ProvisioningStatus:
@@ -63,10 +63,10 @@ def changed_by_project(snapshot: Snapshot, caller: Identity, resource: Resource)
 
 
 def put_document(snapshot: Snapshot, resource: Any) -> Changes:
-    return rewrite(snapshot, resource)
+    return put_if_changed(snapshot, resource)
 
 
-def sift_nothing(filters: Filters) -> tuple[Callable[[Any], bool], Filters]:
+def no_special_filters(filters: Filters) -> tuple[Callable[[Any], bool], Filters]:
     return lambda _: True, filters
 
 
@@ -85,8 +85,8 @@ class Collection(Generic[R]):
     """Return the document that contains the resource."""
     sees: Callable[[Snapshot, Identity, R], bool] = seen_by_project
     may_change: Callable[[Snapshot, Identity, R], bool] = changed_by_project
-    encode: Callable[[Viewpoint, R], Item]
-    sift: Callable[[Filters], tuple[Callable[[R], bool], Filters]] = sift_nothing
+    encode: Callable[[EncodeContext, R], Item]
+    split_filters: Callable[[Filters], tuple[Callable[[R], bool], Filters]] = no_special_filters
     """Return a predicate for filters that need more than one attribute, and the remaining filters."""
     create: Callable[[Snapshot, RequestContext, Values], Steps[Changes]]
     update: Callable[[Snapshot, RequestContext, R, Values], Changes]
@@ -122,12 +122,12 @@ def standard_values(context: RequestContext, values: Values) -> dict[str, Any]:
     }
 
 
-def given(values: Values, names: Iterable[str]) -> dict[str, Any]:
+def present(values: Values, names: Iterable[str]) -> dict[str, Any]:
     """Return those of the named attributes that the body has."""
     return {name: values[name] for name in names if name in values}
 
 
-def encode_standard(view: Viewpoint, resource: Resource, owner: Owner) -> dict[str, Any]:
+def encode_standard(view: EncodeContext, resource: Resource, owner: Owner) -> dict[str, Any]:
     return {
         "id": resource.id,
         "name": resource.name,

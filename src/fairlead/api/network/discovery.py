@@ -45,7 +45,7 @@ EXTENSIONS: Mapping[str, str] = {
 _UPDATED: Mapping[str, str] = {"local_ip": "2021-07-26T10:00:00-00:00"}
 """Dates of extensions that clients check (neutron-lib, api/definitions)."""
 _GROUPS = "security groups; allowed_cidrs of a listener says who may connect"
-NOTHING: Mapping[str, tuple[str, str]] = {
+NOT_IMPLEMENTED: Mapping[str, tuple[str, str]] = {
     "address-groups": ("address_groups", "address groups"),
     "address-scopes": ("address_scopes", "address scopes"),
     "agents": ("agents", "agents"),
@@ -98,7 +98,7 @@ def discovery_routes() -> list[Operation]:
         Operation("GET", "/extensions", _extensions, gives={200: object_schema({"extensions": _EXTENSIONS})}),
         Operation("GET", "/extensions/{alias}", _extension, gives={200: object_schema({"extension": _EXTENSION})}),
     ]
-    for path, (key, what) in NOTHING.items():
+    for path, (key, what) in NOT_IMPLEMENTED.items():
         routes += [
             Operation("GET", f"/{path}", _none_of(key), gives={200: object_schema({key: array_schema({}, 0)})}),
             Operation("POST", f"/{path}", _not_here(what), gives={}),

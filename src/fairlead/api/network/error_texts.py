@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
+class NeutronErrorText:
     """Error of a rejection; `text` is a format string with the rejection as `why`."""
 
     status: int
@@ -12,14 +12,14 @@ class Words:
     text: str
 
 
-def invalid(text: str) -> Words:
-    return Words(400, "InvalidInput", f"Invalid input for operation: {text}.")
+def invalid_input_text(text: str) -> NeutronErrorText:
+    return NeutronErrorText(400, "InvalidInput", f"Invalid input for operation: {text}.")
 
 
-def bad(resource: str, text: str) -> Words:
-    return Words(400, "BadRequest", f"Bad {resource} request: {text}.")
+def bad_resource_text(resource: str, text: str) -> NeutronErrorText:
+    return NeutronErrorText(400, "BadRequest", f"Bad {resource} request: {text}.")
 
 
-def serves(reason: str) -> Words:
+def in_use_text(reason: str) -> NeutronErrorText:
     text = f"Port {{why.port_id}} cannot be deleted directly via the port API: {reason}."
-    return Words(409, "ServicePortInUse", text)
+    return NeutronErrorText(409, "ServicePortInUse", text)

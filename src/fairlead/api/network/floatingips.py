@@ -12,12 +12,12 @@ from fairlead.api.network import parsers
 from fairlead.api.network.attributes import STANDARD, Attribute, read_only
 from fairlead.api.network.collection import (
     Collection,
+    EncodeContext,
     Filters,
     RequestContext,
-    Viewpoint,
     encode_standard,
-    given,
     indexed,
+    present,
     standard_values,
 )
 from fairlead.api.network.ports import STATUS, port_status
@@ -26,8 +26,8 @@ from fairlead.changes.floatingips import Destination, NewFloatingIP
 from fairlead.model.documents.network import FloatingIP, Port
 from fairlead.model.registry.changeset import Changes
 from fairlead.model.registry.kinds import owner_of
-from fairlead.model.snapshot import Snapshot, leads_out
-from fairlead.runtime.steps import in_one_step
+from fairlead.model.snapshot import Snapshot, has_working_gateway
+from fairlead.runtime.steps import as_single_step
 from fairlead.schema import Values
 
 _NO_DNS = "DNS names are not supported"
@@ -35,7 +35,7 @@ ATTRIBUTES = {
     **{name: attribute for name, attribute in STANDARD.items() if name != "name"},
     "floating_network_id": Attribute(parse=parsers.uuid, put=False, required=True),
     "floating_ip_address": Attribute(parse=parsers.address, put=False, nullable=True),
-    "subnet_id": Attribute(parse=parsers.uuid, put=False, nullable=True, sifts=False),
+    "subnet_id": Attribute(parse=parsers.uuid, put=False, nullable=True, filterable=False),
     "port_id": Attribute(parse=parsers.uuid, nullable=True),
     "fixed_ip_address": Attribute(parse=parsers.address, nullable=True),
     "router_id": read_only({"anyOf": [IDENTITY, {"type": "null"}]}),
@@ -47,11 +47,11 @@ ATTRIBUTES = {
 }
 
 
-def encode_floating_ip(view: Viewpoint, floating_ip: FloatingIP) -> Item:
+def encode_floating_ip(view: EncodeContext, floating_ip: FloatingIP) -> Item:
     owner = owner_of(floating_ip)
     port = view.snapshot.ports.get(floating_ip.port_id or "")
     router = view.snapshot.routers.get(floating_ip.router_id or "")
-    leads = port is not None and (router is None or leads_out(view.snapshot, router))
+    leads = port is not None and (router is None or has_working_gateway(view.snapshot, router))
     item = {
         **encode_standard(view, floating_ip, owner),
         "floating_network_id": floating_ip.network_id,
@@ -69,7 +69,7 @@ def encode_floating_ip(view: Viewpoint, floating_ip: FloatingIP) -> Item:
     return {name: value for name, value in item.items() if name != "name"}
 
 
-def _details(view: Viewpoint, port: Port) -> JsonObject:
+def _details(view: EncodeContext, port: Port) -> JsonObject:
     return {
         "name": port.name,
         "network_id": port.network_id,
@@ -98,7 +98,7 @@ def update_floating_ip(snapshot: Snapshot, context: RequestContext, floating_ip:
     fixed, destination = values.get("fixed_ip_address"), None
     if "port_id" in values or fixed is not None:
         destination = Destination(port_id=values.get("port_id", floating_ip.port_id), fixed_address=fixed)
-    described = replace(floating_ip, **given(values, ["description"]))
+    described = replace(floating_ip, **present(values, ["description"]))
     return floatingips.update_floating_ip(snapshot, context.caller, floating_ip, described, destination, context.now)
 
 
@@ -113,7 +113,7 @@ FLOATING_IPS: Collection[FloatingIP] = Collection(
     find=lambda snapshot, key: snapshot.floating_ips.get(key),
     candidates=_candidates,
     encode=encode_floating_ip,
-    create=in_one_step(create_floating_ip),
+    create=as_single_step(create_floating_ip),
     update=update_floating_ip,
     delete=floatingips.delete_floating_ip,
 )

@@ -1,12 +1,12 @@
 """Limits of the Neutron API front end with their sources. Everything else is limited by the size of a body."""
 
-LONGEST_NAME = 255
+MAX_NAME_LENGTH = 255
 """Maximum characters of a name, project id, device id or host (neutron-lib, db/constants.py, NAME_FIELD_SIZE)."""
-LONGEST_DESCRIPTION = 255
+MAX_DESCRIPTION_LENGTH = 255
 """Maximum characters (neutron-lib, db/constants.py, DESCRIPTION_FIELD_SIZE)."""
-LONGEST_DESCRIPTION_OF_LOCAL_IP = 1024
+MAX_LOCAL_IP_DESCRIPTION_LENGTH = 1024
 """Maximum characters (neutron-lib, db/constants.py, LONG_DESCRIPTION_FIELD_SIZE)."""
-LONGEST_TAG = 255
+MAX_TAG_LENGTH = 255
 """Maximum characters (neutron, extensions/tagging.py, MAX_TAG_LEN)."""
 TAGS = 100
 """Maximum tags of a resource; Fairlead's own, because tags are read with every document."""
@@ -19,16 +19,16 @@ DNS_NAMESERVERS = 5
 """Maximum name servers of a subnet (neutron.conf, max_dns_nameservers)."""
 HOST_ROUTES = 20
 """Maximum host routes of a subnet (neutron.conf, max_subnet_host_routes)."""
-LONGEST_DELAY = 3600
+MAX_DELAY_SECONDS = 3600
 """Maximum interval and timeout of probes, in seconds; Fairlead's own."""
 BULK = 100
 """Maximum resources in one request; Fairlead's own. They are decided one by one, and written in one transaction."""
 EXTRA_ROUTES = 100
 """Maximum routes in one request; Fairlead's own. The limit of a router is lower (`changes/routers.py`) and has
 Neutron's error text."""
-LEAST_MTU = 68
+MIN_MTU = 68
 """Minimum MTU in bytes (RFC 791, "Fragmentation and Reassembly")."""
-LARGEST_MTU = 65535
+MAX_MTU = 65535
 """Maximum MTU in bytes: the length field of an IPv4 header."""
-LARGEST_VLAN = 4094
+MAX_VLAN = 4094
 """Maximum VLAN id (IEEE 802.1Q): 0 means untagged, and 4095 is reserved."""

@@ -8,7 +8,7 @@ from fairlead.api.http.openapi import FLAG, Operation
 from fairlead.api.network import errors, parsers
 from fairlead.api.network.local_ips import LOCAL_IPS
 from fairlead.api.network.port_associations import association_routes
-from fairlead.api.network.views import NO_CONTENT, Views, routes_of
+from fairlead.api.network.views import NO_CONTENT, CollectionHandlers, routes_of
 from fairlead.changes.local_ips import delete_local_ip
 from fairlead.model.documents.local_ip import LocalIP
 
@@ -16,7 +16,7 @@ SPELLINGS = ("/local_ips", "/local-ips")
 
 
 def local_ip_routes(services: Services) -> list[Operation]:
-    views = LocalIPViews(services, LOCAL_IPS)
+    views = LocalIPHandlers(services, LOCAL_IPS)
     return [
         route
         for path in SPELLINGS
@@ -24,7 +24,7 @@ def local_ip_routes(services: Services) -> list[Operation]:
     ]
 
 
-class LocalIPViews(Views[LocalIP]):
+class LocalIPHandlers(CollectionHandlers[LocalIP]):
     async def delete(self, request: Request) -> Response:
         """Delete a Local IP; with `force`, also its associations (`local-ip-fairlead`)."""
         caller, force = identity(request), _read_force(request)

@@ -12,28 +12,28 @@ from fairlead.api.network import parsers
 from fairlead.api.network.attributes import STANDARD, Attribute
 from fairlead.api.network.collection import (
     Collection,
+    EncodeContext,
     Filters,
     RequestContext,
-    Viewpoint,
     encode_standard,
-    given,
     indexed,
+    present,
     standard_values,
 )
-from fairlead.api.network.limits import LONGEST_DELAY, LONGEST_DESCRIPTION_OF_LOCAL_IP
+from fairlead.api.network.limits import MAX_DELAY_SECONDS, MAX_LOCAL_IP_DESCRIPTION_LENGTH
 from fairlead.changes import local_ips
 from fairlead.changes.local_ips import NewLocalIP
 from fairlead.model.documents.loadbalancer import MonitorType
 from fairlead.model.documents.local_ip import Fallback, LocalIP, Mode, ReplicaMonitor
-from fairlead.model.documents.sizes import MOST_RETRIES
+from fairlead.model.documents.sizes import MAX_RETRIES
 from fairlead.model.registry.changeset import Changes
 from fairlead.model.registry.kinds import owner_of
 from fairlead.model.snapshot import Snapshot
-from fairlead.runtime.steps import in_one_step
+from fairlead.runtime.steps import as_single_step
 from fairlead.schema import BadField, Field, MissingField, Spec, UnknownField, Values, fields_schema, reads
 
 
-@reads(schema.words_schema(Mode))
+@reads(schema.enum_schema(Mode))
 def _mode(value: object) -> Mode:
     if not isinstance(value, str) or value not in set(Mode):
         raise ValueError(f"{value} is not in valid_values")
@@ -42,12 +42,12 @@ def _mode(value: object) -> Mode:
 
 _WITHOUT = frozenset(MonitorType) - {MonitorType.TCP, MonitorType.UDP_CONNECT}
 _MONITOR: Spec = {
-    "type": Field(parse=schema.word_of(MonitorType, but=_WITHOUT), nullable=False),
+    "type": Field(parse=schema.enum_of(MonitorType, but=_WITHOUT), nullable=False),
     "port": Field(parse=schema.integer(1, 65535), required=True),
-    "delay": Field(parse=schema.integer(1, LONGEST_DELAY), nullable=False),
-    "timeout": Field(parse=schema.integer(1, LONGEST_DELAY), nullable=False),
-    "max_retries": Field(parse=schema.integer(1, MOST_RETRIES), nullable=False),
-    "max_retries_down": Field(parse=schema.integer(1, MOST_RETRIES), nullable=False),
+    "delay": Field(parse=schema.integer(1, MAX_DELAY_SECONDS), nullable=False),
+    "timeout": Field(parse=schema.integer(1, MAX_DELAY_SECONDS), nullable=False),
+    "max_retries": Field(parse=schema.integer(1, MAX_RETRIES), nullable=False),
+    "max_retries_down": Field(parse=schema.integer(1, MAX_RETRIES), nullable=False),
 }
 
 
@@ -67,17 +67,17 @@ def _monitor(value: object) -> ReplicaMonitor:
 
 ATTRIBUTES = {
     **{name: attribute for name, attribute in STANDARD.items() if name != "tags"},
-    "description": Attribute(parse=parsers.string(LONGEST_DESCRIPTION_OF_LOCAL_IP)),
+    "description": Attribute(parse=parsers.string(MAX_LOCAL_IP_DESCRIPTION_LENGTH)),
     "local_port_id": Attribute(parse=parsers.uuid, put=False),
     "network_id": Attribute(parse=parsers.uuid, put=False),
     "local_ip_address": Attribute(parse=parsers.address, put=False, nullable=True),
     "ip_mode": Attribute(parse=_mode),
-    "fallback": Attribute(parse=parsers.word_of(Fallback)),
-    "health_monitor": Attribute(parse=_monitor, nullable=True, sifts=False),
+    "fallback": Attribute(parse=parsers.enum_of(Fallback)),
+    "health_monitor": Attribute(parse=_monitor, nullable=True, filterable=False),
 }
 
 
-def encode_local_ip(view: Viewpoint, local_ip: LocalIP) -> Item:
+def encode_local_ip(view: EncodeContext, local_ip: LocalIP) -> Item:
     item = {
         **encode_standard(view, local_ip, owner_of(local_ip)),
         "local_port_id": local_ip.port_id,
@@ -109,7 +109,7 @@ def create_local_ip(snapshot: Snapshot, context: RequestContext, values: Values)
 
 
 def update_local_ip(snapshot: Snapshot, context: RequestContext, local_ip: LocalIP, values: Values) -> Changes:
-    changed = given(values, ["name", "description", "fallback", "health_monitor"])
+    changed = present(values, ["name", "description", "fallback", "health_monitor"])
     if "ip_mode" in values:
         changed["mode"] = values["ip_mode"]
     return local_ips.update_local_ip(snapshot, context.caller, local_ip, replace(local_ip, **changed), context.now)
@@ -127,7 +127,7 @@ LOCAL_IPS: Collection[LocalIP] = Collection(
     find=lambda snapshot, key: snapshot.local_ips.get(key),
     candidates=_candidates,
     encode=encode_local_ip,
-    create=in_one_step(create_local_ip),
+    create=as_single_step(create_local_ip),
     update=update_local_ip,
     delete=local_ips.delete_local_ip,
 )

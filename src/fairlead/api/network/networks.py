@@ -13,27 +13,27 @@ from typing import Any
 from fairlead.api.http.listing import Item
 from fairlead.api.http.openapi import IDENTITY, TEXT
 from fairlead.api.network import errors, parsers, policy
-from fairlead.api.network.attributes import STANDARD, Attribute, read_only, refused
+from fairlead.api.network.attributes import STANDARD, Attribute, read_only, unsupported_attribute
 from fairlead.api.network.collection import (
     BUILD_STATUS,
     Collection,
+    EncodeContext,
     RequestContext,
-    Viewpoint,
     encode_standard,
-    given,
     named,
+    present,
     standard_values,
 )
-from fairlead.api.network.limits import LARGEST_MTU, LARGEST_VLAN, LEAST_MTU
+from fairlead.api.network.limits import MAX_MTU, MAX_VLAN, MIN_MTU
 from fairlead.api.network.policy import PROVIDER
 from fairlead.changes import access, networks
-from fairlead.changes.networks import AskedSegment
-from fairlead.changes.subnets import MOST_SUBNETS
+from fairlead.changes.networks import SegmentRequest
+from fairlead.changes.subnets import MAX_SUBNETS
 from fairlead.model.documents.network import Network, SegmentType
 from fairlead.model.registry.changeset import Changes
 from fairlead.model.registry.kinds import owner_of
 from fairlead.model.snapshot import Snapshot
-from fairlead.runtime.steps import in_one_step
+from fairlead.runtime.steps import as_single_step
 from fairlead.schema import NULL, Parser, Values, array_schema, object_schema, or_null, reads
 
 
@@ -47,9 +47,9 @@ class NetworkType(StrEnum):
 
 HIDDEN = frozenset(PROVIDER)
 """Attributes shown only to administrators."""
-_TAG = parsers.integer(1, LARGEST_VLAN)
+_TAG = parsers.integer(1, MAX_VLAN)
 _PROVIDED: Mapping[str, Parser[Any]] = dict(
-    zip(PROVIDER, (parsers.word_of(NetworkType), parsers.name, _TAG), strict=True)
+    zip(PROVIDER, (parsers.enum_of(NetworkType), parsers.name, _TAG), strict=True)
 )
 
 
@@ -70,30 +70,30 @@ def _segments(value: object) -> Values | None:
 ATTRIBUTES = {
     **STANDARD,
     "admin_state_up": Attribute(parse=parsers.boolean),
-    "mtu": Attribute(parse=parsers.integer(LEAST_MTU, LARGEST_MTU), nullable=True),
+    "mtu": Attribute(parse=parsers.integer(MIN_MTU, MAX_MTU), nullable=True),
     "shared": Attribute(parse=parsers.boolean),
     "status": read_only(TEXT),
-    "subnets": read_only(array_schema(IDENTITY, MOST_SUBNETS), sifts=False),
+    "subnets": read_only(array_schema(IDENTITY, MAX_SUBNETS), sifts=False),
     "port_security_enabled": Attribute(parse=parsers.boolean),
     "router:external": Attribute(parse=parsers.boolean),
     "is_default": Attribute(parse=parsers.only(False, because="a default external network is not supported")),
-    "provider:network_type": Attribute(parse=parsers.word_of(NetworkType), put=False, nullable=True),
+    "provider:network_type": Attribute(parse=parsers.enum_of(NetworkType), put=False, nullable=True),
     "provider:physical_network": Attribute(put=False, nullable=True),
     "provider:segmentation_id": Attribute(parse=_TAG, put=False, nullable=True),
-    "segments": Attribute(parse=_segments, put=False, nullable=True, sifts=False, shows=False),
-    "dns_domain": refused("", because="DNS names are not supported"),
-    "vlan_transparent": refused(False, because="VLANs of workloads are not supported", put=False),
+    "segments": Attribute(parse=_segments, put=False, nullable=True, filterable=False, in_responses=False),
+    "dns_domain": unsupported_attribute("", because="DNS names are not supported"),
+    "vlan_transparent": unsupported_attribute(False, because="VLANs of workloads are not supported", put=False),
     "qos_policy_id": Attribute(parse=parsers.only(because="QoS policies are not supported"), nullable=True),
     "ipv4_address_scope": read_only(NULL),
     "ipv6_address_scope": read_only(NULL),
     "availability_zone_hints": Attribute(
-        parse=parsers.only([], because="availability zones are not supported"), put=False, sifts=False
+        parse=parsers.only([], because="availability zones are not supported"), put=False, filterable=False
     ),
     "availability_zones": read_only(array_schema(TEXT, 0), sifts=False),
 }
 
 
-def encode_network(view: Viewpoint, network: Network) -> Item:
+def encode_network(view: EncodeContext, network: Network) -> Item:
     owner, segment = owner_of(network), network.segment
     item = {
         **encode_standard(view, network, owner),
@@ -132,7 +132,7 @@ def create_network(snapshot: Snapshot, context: RequestContext, values: Values) 
 
 
 def update_network(snapshot: Snapshot, context: RequestContext, network: Network, values: Values) -> Changes:
-    fields = given(values, ["name", "description", "admin_state_up", "shared", "port_security_enabled"])
+    fields = present(values, ["name", "description", "admin_state_up", "shared", "port_security_enabled"])
     external: bool = values.get("router:external", network.external)
     if "mtu" in values:
         fields["mtu"] = values["mtu"] or _default_mtu(context, external)
@@ -144,15 +144,15 @@ def _default_mtu(context: RequestContext, external: bool) -> int:
     return context.external_mtu if external else context.mtu
 
 
-def _asked_segment(values: Values) -> AskedSegment:
+def _asked_segment(values: Values) -> SegmentRequest:
     """Return the segment from the provider attributes, or from a list of one segment. Raises ApiError 400."""
     segment = values.get("segments") or {}
     if segment and any(values.get(name) is not None for name in PROVIDER):
         raise errors.segments_and_provider()
     kind, physical, tag = ((segment or values).get(name) for name in PROVIDER)
     if kind is NetworkType.ANNOUNCED:
-        return AskedSegment(announced=True, physical_network=physical, tag=tag)
-    return AskedSegment(type=kind and SegmentType(kind.value), physical_network=physical, tag=tag)
+        return SegmentRequest(announced=True, physical_network=physical, tag=tag)
+    return SegmentRequest(type=kind and SegmentType(kind.value), physical_network=physical, tag=tag)
 
 
 NETWORKS: Collection[Network] = Collection(
@@ -161,9 +161,9 @@ NETWORKS: Collection[Network] = Collection(
     attributes=ATTRIBUTES,
     find=lambda snapshot, key: snapshot.networks.get(key),
     candidates=lambda snapshot, filters: named(snapshot.networks, filters),
-    sees=lambda _, caller, network: access.sees_network(caller, network),
+    sees=lambda _, caller, network: access.can_see_network(caller, network),
     encode=encode_network,
-    create=in_one_step(create_network),
+    create=as_single_step(create_network),
     update=update_network,
     delete=networks.delete_network,
 )

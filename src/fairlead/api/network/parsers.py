@@ -16,21 +16,21 @@ from fairlead.api.network.limits import (
     DNS_NAMESERVERS,
     FIXED_IPS,
     HOST_ROUTES,
-    LONGEST_DESCRIPTION,
-    LONGEST_NAME,
-    LONGEST_TAG,
+    MAX_DESCRIPTION_LENGTH,
+    MAX_NAME_LENGTH,
+    MAX_TAG_LENGTH,
     TAGS,
 )
-from fairlead.changes.addresses import AskedAddress
+from fairlead.changes.addresses import AddressRequest
 from fairlead.model.documents.addresses import IPAddress, IPNetwork, parse_address, parse_network
-from fairlead.model.documents.network import AllocationPool, Route, in_order
-from fairlead.schema import NULL, Parser, array_schema, object_schema, reads, words_schema
+from fairlead.model.documents.network import AllocationPool, Route, sort_routes
+from fairlead.schema import NULL, Parser, array_schema, enum_schema, object_schema, reads
 
 MAC = re.compile(r"[0-9a-fA-F]{2}([:-])([0-9a-fA-F]{2}\1){4}[0-9a-fA-F]{2}")
 _E = TypeVar("_E", bound=StrEnum)
 
 
-def string(longest: int = LONGEST_NAME) -> Parser[str]:
+def string(longest: int = MAX_NAME_LENGTH) -> Parser[str]:
     @reads(schema.text(longest).schema)
     def parse(value: object) -> str:
         if not isinstance(value, str) or "\0" in value:
@@ -42,8 +42,8 @@ def string(longest: int = LONGEST_NAME) -> Parser[str]:
     return parse
 
 
-name = string(LONGEST_NAME)
-description = string(LONGEST_DESCRIPTION)
+name = string(MAX_NAME_LENGTH)
+description = string(MAX_DESCRIPTION_LENGTH)
 
 
 @reads(schema.boolean.schema)
@@ -57,7 +57,7 @@ def boolean(value: object) -> bool:
 def integer(least: int, most: int) -> Parser[int]:
     @reads(schema.integer(least, most).schema)
     def parse(value: object) -> int:
-        number = schema.whole(value)
+        number = schema.as_integer(value)
         if number is None:
             raise ValueError(f"'{_shown(value)}' is not an integer")
         if number < least:
@@ -71,7 +71,7 @@ def integer(least: int, most: int) -> Parser[int]:
 
 @reads({"type": "integer", "enum": [4, 6]})
 def ip_version(value: object) -> int:
-    version = schema.whole(value)
+    version = schema.as_integer(value)
     if version not in (4, 6):
         raise ValueError(f"{_shown(value)} is not in [4, 6]")
     return version
@@ -113,8 +113,8 @@ def uuid(value: object) -> str:
         raise ValueError(f"'{_shown(value)}' is not a valid UUID") from None
 
 
-def word_of(words: type[_E]) -> Parser[_E]:
-    @reads(words_schema(words))
+def enum_of(words: type[_E]) -> Parser[_E]:
+    @reads(enum_schema(words))
     def parse(value: object) -> _E:
         try:
             return words(str(value))
@@ -137,10 +137,10 @@ def only(*values: object, because: str) -> Parser[object]:
     return parse
 
 
-@reads({**array_schema(string(LONGEST_TAG).schema, TAGS), "uniqueItems": True})
+@reads({**array_schema(string(MAX_TAG_LENGTH).schema, TAGS), "uniqueItems": True})
 def tags(value: object) -> tuple[str, ...]:
     """Parse tags; sorted, because they are a set."""
-    found = [string(LONGEST_TAG)(tag) for tag in _list(value, TAGS)]
+    found = [string(MAX_TAG_LENGTH)(tag) for tag in _list(value, TAGS)]
     if len(set(found)) < len(found):
         twice = sorted({tag for tag in found if found.count(tag) > 1})
         raise ValueError(f"Duplicate items in the list: '{', '.join(twice)}'")
@@ -174,7 +174,7 @@ def routes(most: int = HOST_ROUTES) -> Parser[tuple[Route, ...]]:
     def parse(value: object) -> tuple[Route, ...]:
         items = [_exactly(item, {"destination", "nexthop"}) for item in _list(value, most)]
         found = [Route(destination=cidr(item["destination"]), nexthop=address(item["nexthop"])) for item in items]
-        ordered = in_order(found)
+        ordered = sort_routes(found)
         for one, other in pairwise(ordered):
             if one == other:
                 raise ValueError(f"Duplicate hostroute '{encode_route(one)}'")
@@ -192,7 +192,7 @@ def encode_route(route: Route) -> dict[str, str]:
         {**object_schema({"subnet_id": uuid.schema, "ip_address": address.schema}), "minProperties": 1}, FIXED_IPS
     )
 )
-def fixed_ips(value: object) -> tuple[AskedAddress, ...]:
+def fixed_ips(value: object) -> tuple[AddressRequest, ...]:
     """Parse fixed IPs. Also raises ApiError, where Neutron's error does not name the attribute."""
     if isinstance(value, list) and len(value) > FIXED_IPS:
         raise invalid_input("Exceeded maximum amount of fixed ips per port")
@@ -204,17 +204,17 @@ def fixed_ips(value: object) -> tuple[AskedAddress, ...]:
     return tuple(found)
 
 
-def _fixed_ip(item: object) -> AskedAddress:
+def _fixed_ip(item: object) -> AddressRequest:
     if not isinstance(item, dict):
         raise ValueError(f"Invalid data format for fixed IP: '{_shown(item)}'")
     unknown = sorted(str(key) for key in item if key not in ("subnet_id", "ip_address"))
     if unknown:
         raise ValueError(f"Unexpected keys supplied: {', '.join(unknown)}")
-    wanted = AskedAddress(
+    wanted = AddressRequest(
         subnet_id=uuid(item["subnet_id"]) if item.get("subnet_id") is not None else None,
         address=address(item["ip_address"]) if item.get("ip_address") is not None else None,
     )
-    if wanted == AskedAddress():
+    if wanted == AddressRequest():
         raise ValueError("IP allocation requires subnet_id or ip_address")
     return wanted
 

@@ -6,7 +6,7 @@ A resource that the caller may not see returns 404; one that it sees and may not
 from collections.abc import Iterable, Mapping
 
 from fairlead.api.http.front_end import ApiError
-from fairlead.api.network.attributes import Asked
+from fairlead.api.network.attributes import CreateBody
 from fairlead.api.network.errors import bad_request, forbidden
 from fairlead.api.network.refusals import RESOURCES
 from fairlead.changes.access import NotAllowed, Verb
@@ -49,7 +49,7 @@ def check(allowed: bool, rule: str) -> None:
         raise forbidden(f"rule:{rule}")
 
 
-def say_not_allowed(why: NotAllowed, body: object) -> ApiError:
+def forbidden_error(why: NotAllowed, body: object) -> ApiError:
     """Return the error with the rule that Neutron would evaluate. `body` is the parsed request."""
     resource = RESOURCES[why.what]
     rule = _RULES.get((why.verb, resource), f"{why.verb}_{resource}")
@@ -67,7 +67,7 @@ def say_not_allowed(why: NotAllowed, body: object) -> ApiError:
 
 def _named(why: NotAllowed, body: object) -> set[str]:
     """Return the attributes of the body that set these fields. Empty values are ignored in a POST."""
-    items = body.resources if isinstance(body, Asked) else [body] if isinstance(body, dict) else []
+    items = body.resources if isinstance(body, CreateBody) else [body] if isinstance(body, dict) else []
     fields = {field for field in why.fields if (RESOURCES[why.what], field) not in _WITHIN}
     for item in items:
         said = (name for name, value in item.items() if why.verb is Verb.UPDATE or value or value is False)

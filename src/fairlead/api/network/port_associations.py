@@ -12,31 +12,40 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from fairlead.api.http.front_end import JsonObject, Services, base_url, identity, json_response
-from fairlead.api.http.listing import BadQuery, Item, select
+from fairlead.api.http.listing import BadQuery, Item, select_page
 from fairlead.api.http.openapi import IDENTITY, LINKS, TEXT, TEXTS, Operation, read_body
 from fairlead.api.network import errors, parsers, policy, queries
-from fairlead.api.network.attributes import PUT, Asked, Attribute, one, one_or_several, project_of, read_only, shown
+from fairlead.api.network.attributes import (
+    PUT,
+    Attribute,
+    CreateBody,
+    one,
+    one_or_several,
+    project_of,
+    read_only,
+    shown,
+)
 from fairlead.api.network.limits import BULK
-from fairlead.api.network.views import CREATED, NO_CONTENT, cut, in_turn
+from fairlead.api.network.views import CREATED, NO_CONTENT, merge_changes, select_fields
 from fairlead.changes import access, associations
 from fairlead.changes.access import Verb
-from fairlead.changes.associations import AskedReplica, NotAssociated
+from fairlead.changes.associations import NotAssociated, ReplicaRequest
 from fairlead.changes.local_ips import find_local_ip
 from fairlead.changes.refusal import Refused
 from fairlead.model.documents.local_ip import LocalIP, find_association
-from fairlead.model.documents.sizes import ASSOCIATIONS
+from fairlead.model.documents.sizes import MAX_ASSOCIATIONS
 from fairlead.model.queries.replicas import replica_states
 from fairlead.model.registry.changeset import Changes
 from fairlead.model.snapshot import Snapshot
-from fairlead.runtime.cooperative import in_steps
-from fairlead.runtime.steps import in_one_step
+from fairlead.runtime.cooperative import run_in_steps
+from fairlead.runtime.steps import as_single_step
 from fairlead.schema import Schema, Values, array_schema, object_schema
 
 SINGULAR, PLURAL = "port_association", "port_associations"
 CREATE = "create_local_ip_port_association"
 UPDATE = "update_local_ip_port_association"
 """Names of Neutron's policy rules."""
-_WHOSE = Attribute(put=False, nullable=True, sifts=False, shows=False)
+_PROJECT = Attribute(put=False, nullable=True, filterable=False, in_responses=False)
 ATTRIBUTES: Mapping[str, Attribute] = {
     "local_ip_id": read_only(IDENTITY),
     "local_ip_address": Attribute(parse=parsers.address, post=False, put=False),
@@ -44,16 +53,16 @@ ATTRIBUTES: Mapping[str, Attribute] = {
     "fixed_ip": Attribute(parse=parsers.address, put=False, nullable=True),
     "host": read_only(TEXT),
     "operating_status": read_only(TEXT),
-    "project_id": _WHOSE,
-    "tenant_id": _WHOSE,
+    "project_id": _PROJECT,
+    "tenant_id": _PROJECT,
 }
 
 
 def association_routes(services: Services, local_ips: str) -> list[Operation]:
     """Return the routes below the path of Local IPs."""
-    views, attributes = AssociationViews(services), shown(ATTRIBUTES)
+    views, attributes = AssociationHandlers(services), shown(ATTRIBUTES)
     item, whole = object_schema(attributes), object_schema(attributes, attributes)
-    pages = {PLURAL: array_schema(item, ASSOCIATIONS), f"{PLURAL}_links": LINKS}
+    pages = {PLURAL: array_schema(item, MAX_ASSOCIATIONS), f"{PLURAL}_links": LINKS}
     made: Mapping[str, Schema] = {SINGULAR: whole, PLURAL: array_schema(whole, BULK)}
     create, update = one_or_several(SINGULAR, PLURAL, ATTRIBUTES), one(SINGULAR, ATTRIBUTES, PUT)
     query = queries.list_query(ATTRIBUTES)
@@ -82,7 +91,7 @@ def encode_associations(snapshot: Snapshot, local_ip: LocalIP) -> Iterator[Item]
         }
 
 
-class AssociationViews:
+class AssociationHandlers:
     def __init__(self, services: Services) -> None:
         self._services = services
 
@@ -91,7 +100,7 @@ class AssociationViews:
         local_ip = _find(request, snapshot)
         query = queries.read_query(request.query_params, ATTRIBUTES, key="fixed_port_id")
         try:
-            page = select(encode_associations(snapshot, local_ip), query, {})
+            page = select_page(encode_associations(snapshot, local_ip), query, {})
         except BadQuery as error:
             raise errors.bad_request(str(error)) from None
         if query.limit and page.items and not query.reverse:
@@ -104,18 +113,18 @@ class AssociationViews:
 
     async def show(self, request: Request) -> Response:
         fields = frozenset(text for text in request.query_params.getlist("fields") if text)
-        return json_response({SINGULAR: cut(self._encode(request, self._services.model.snapshot), fields)})
+        return json_response({SINGULAR: select_fields(self._encode(request, self._services.model.snapshot), fields)})
 
     async def create(self, request: Request) -> Response:
         """Associate ports, in the order of the request. The last one is the newest replica."""
         policy.check(bool(identity(request).roles & policy.WRITERS), CREATE)
-        asked: Asked = await read_body(request)
+        asked: CreateBody = await read_body(request)
         request.state.asked = asked
-        each = [in_one_step(partial(self._associate, request, values)) for values in asked.resources]
+        each = [as_single_step(partial(self._associate, request, values)) for values in asked.resources]
 
         async def change(snapshot: Snapshot) -> Changes:
             _find(request, snapshot)
-            return await in_steps(in_turn(snapshot, each))
+            return await run_in_steps(merge_changes(snapshot, each))
 
         snapshot = await self._services.write(change)
         items = {item["fixed_port_id"]: item for item in encode_associations(snapshot, _find(request, snapshot))}
@@ -127,7 +136,7 @@ class AssociationViews:
         said = values.get("project_id") or values.get("tenant_id")  # its project is the Local IP's
         if said and project_of(caller, values) != caller.project_id:
             access.check_fields(caller.is_admin, Verb.ADD, LocalIP, {"project_id"})
-        replica = AskedReplica(port_id=values["fixed_port_id"], address=values.get("fixed_ip"))
+        replica = ReplicaRequest(port_id=values["fixed_port_id"], address=values.get("fixed_ip"))
         return associations.associate(snapshot, caller, _find(request, snapshot), replica, self._services.now())
 
     async def update(self, request: Request) -> Response:

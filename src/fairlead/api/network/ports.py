@@ -11,15 +11,15 @@ from typing import Any
 from fairlead.api.http.listing import Item
 from fairlead.api.http.openapi import TEXT
 from fairlead.api.network import errors, parsers, policy
-from fairlead.api.network.attributes import STANDARD, Attribute, read_only, refused
+from fairlead.api.network.attributes import STANDARD, Attribute, read_only, unsupported_attribute
 from fairlead.api.network.collection import (
     Collection,
+    EncodeContext,
     Filters,
     RequestContext,
-    Viewpoint,
     encode_standard,
-    given,
     indexed,
+    present,
     standard_values,
 )
 from fairlead.changes import access, ports
@@ -30,7 +30,7 @@ from fairlead.model.queries.port_bindings import is_plugged
 from fairlead.model.registry.changeset import Changes
 from fairlead.model.registry.kinds import owner_of
 from fairlead.model.snapshot import Snapshot
-from fairlead.runtime.steps import in_one_step
+from fairlead.runtime.steps import as_single_step
 from fairlead.schema import Values
 
 STATUS = {
@@ -56,7 +56,7 @@ ATTRIBUTES = {
         parse=parsers.only("normal", because="only ports of the virtual switch are supported: normal"), nullable=True
     ),
     "binding:profile": Attribute(
-        parse=parsers.only({}, because="no binding profile is supported"), nullable=True, sifts=False
+        parse=parsers.only({}, because="no binding profile is supported"), nullable=True, filterable=False
     ),
     "binding:vif_type": read_only(TEXT),
     "binding:vif_details": read_only({"type": "object"}, sifts=False),
@@ -64,22 +64,22 @@ ATTRIBUTES = {
         parse=parsers.only([], because="security groups are not supported; give an empty list"), nullable=True
     ),
     "allowed_address_pairs": Attribute(
-        parse=parsers.only([], because="address pairs are not supported"), nullable=True, sifts=False
+        parse=parsers.only([], because="address pairs are not supported"), nullable=True, filterable=False
     ),
     "extra_dhcp_opts": Attribute(
-        parse=parsers.only([], because="DHCP options are not supported"), nullable=True, sifts=False
+        parse=parsers.only([], because="DHCP options are not supported"), nullable=True, filterable=False
     ),
     "qos_policy_id": Attribute(parse=parsers.only(because="QoS policies are not supported"), nullable=True),
-    "dns_name": refused("", because="DNS names are not supported"),
-    "dns_domain": refused("", because="DNS names are not supported"),
-    "numa_affinity_policy": refused(because="NUMA affinity is not supported"),
-    "device_profile": refused(because="device profiles are not supported", put=False),
-    "hints": refused({}, because="hints are not supported"),
-    "trunk_details": refused(because="trunks are not supported"),
+    "dns_name": unsupported_attribute("", because="DNS names are not supported"),
+    "dns_domain": unsupported_attribute("", because="DNS names are not supported"),
+    "numa_affinity_policy": unsupported_attribute(because="NUMA affinity is not supported"),
+    "device_profile": unsupported_attribute(because="device profiles are not supported", put=False),
+    "hints": unsupported_attribute({}, because="hints are not supported"),
+    "trunk_details": unsupported_attribute(because="trunks are not supported"),
 }
 
 
-def encode_port(view: Viewpoint, port: Port) -> Item:
+def encode_port(view: EncodeContext, port: Port) -> Item:
     host = port.host or view.snapshot.plugged.get(port.id, "")
     item: dict[str, Any] = {
         **encode_standard(view, port, owner_of(port)),
@@ -104,7 +104,7 @@ def encode_port(view: Viewpoint, port: Port) -> Item:
     return item if view.caller.is_admin else {name: item[name] for name in item if name not in HIDDEN}
 
 
-def port_status(view: Viewpoint, port: Port) -> str:
+def port_status(view: EncodeContext, port: Port) -> str:
     """Return the status as Neutron with OVN: ACTIVE while OVN reports the port up (ovn-nb(5),
     Logical_Switch_Port:up)."""
     if port.use in (PortUse.FLOATING_IP, PortUse.LOCAL_IP):
@@ -126,22 +126,22 @@ def create_port(snapshot: Snapshot, context: RequestContext, values: Values) -> 
         device_owner=values.get("device_owner") or "",
         host=values.get("binding:host_id") or "",
         port_security_enabled=values.get("port_security_enabled"),
-        said=policy.fields_of(values) & {"mac_address"},
+        request_fields=policy.fields_of(values) & {"mac_address"},
     )
     return ports.create_port(snapshot, context.caller, new)
 
 
 def update_port(snapshot: Snapshot, context: RequestContext, port: Port, values: Values) -> Changes:
-    fields = given(values, ["name", "description", "admin_state_up", "port_security_enabled"])
+    fields = present(values, ["name", "description", "admin_state_up", "port_security_enabled"])
     fields |= {name: values[name] or "" for name in ("device_id", "device_owner") if name in values}
     fields["host"] = values.get("binding:host_id", port.host) or ""
     fields["mac_address"] = values.get("mac_address") or port.mac_address
     asked = (values["fixed_ips"] or ()) if "fixed_ips" in values else None
-    change = PortChange(port=replace(port, **fields), fixed_ips=asked, said=policy.fields_of(values))
+    change = PortChange(port=replace(port, **fields), fixed_ips=asked, request_fields=policy.fields_of(values))
     return ports.update_port(snapshot, context.caller, port, change, context.now)
 
 
-def _sift(filters: Filters) -> tuple[Callable[[Port], bool], Filters]:
+def _split_filters(filters: Filters) -> tuple[Callable[[Port], bool], Filters]:
     """Split off the filters `fixed_ips=subnet_id=X`, `ip_address=A` and `ip_address_substr=B`; one fixed IP must match
     all of them."""
     wanted: dict[str, set[str]] = {}
@@ -177,11 +177,11 @@ PORTS: Collection[Port] = Collection(
     attributes=ATTRIBUTES,
     find=lambda snapshot, key: snapshot.ports.get(key),
     candidates=_candidates,
-    sees=access.sees_port,
+    sees=access.can_see_port,
     may_change=access.may_change_port,
     encode=encode_port,
-    sift=_sift,
-    create=in_one_step(create_port),
+    split_filters=_split_filters,
+    create=as_single_step(create_port),
     update=update_port,
     delete=ports.delete_port,
 )

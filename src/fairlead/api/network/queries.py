@@ -6,7 +6,7 @@ from urllib.parse import urlencode
 from starlette.datastructures import QueryParams
 
 from fairlead.api.http.front_end import JsonObject
-from fairlead.api.http.listing import MOST_SORT_KEYS, Page, Query, TagFilter, filter_text
+from fairlead.api.http.listing import MAX_SORT_KEYS, Page, Query, TagFilter, filter_text
 from fairlead.api.http.openapi import IDENTITY, TEXT, TEXTS
 from fairlead.api.network.attributes import Attribute, Attributes
 from fairlead.api.network.errors import bad_request, bad_resource
@@ -15,8 +15,8 @@ from fairlead.schema import Schema, array_schema
 TAG_FILTERS = ("tags", "tags-any", "not-tags", "not-tags-any")
 OTHER: Mapping[str, Schema] = {
     "fields": TEXTS,
-    "sort_key": array_schema(TEXT, MOST_SORT_KEYS),
-    "sort_dir": array_schema({"enum": ["asc", "desc"]}, MOST_SORT_KEYS),
+    "sort_key": array_schema(TEXT, MAX_SORT_KEYS),
+    "sort_dir": array_schema({"enum": ["asc", "desc"]}, MAX_SORT_KEYS),
     "limit": {"type": "integer", "minimum": 0, "maximum": 10**9 - 1},
     "marker": IDENTITY,
     "page_reverse": {"type": "boolean"},
@@ -26,7 +26,7 @@ OTHER: Mapping[str, Schema] = {
 
 
 def list_query(attributes: Attributes) -> Mapping[str, Schema]:
-    return {**dict.fromkeys((name for name in attributes if attributes[name].sifts), TEXTS), **_other(attributes)}
+    return {**dict.fromkeys((name for name in attributes if attributes[name].filterable), TEXTS), **_other(attributes)}
 
 
 def _other(attributes: Attributes) -> Mapping[str, Schema]:
@@ -39,7 +39,7 @@ def read_query(params: QueryParams, attributes: Attributes, hidden: Iterable[str
     ApiError 400."""
     known, other = attributes.keys() - set(hidden), _other(attributes)
     filters = {name: params.getlist(name) for name in params if name not in other}
-    unknown = sorted(name for name in filters if name not in known or not attributes[name].sifts)
+    unknown = sorted(name for name in filters if name not in known or not attributes[name].filterable)
     if unknown:
         raise bad_request(f"{unknown} is invalid attribute for filtering")
     return Query(

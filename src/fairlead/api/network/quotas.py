@@ -13,13 +13,13 @@ from fairlead.api.http.front_end import JsonObject, Services, identity, json_res
 from fairlead.api.http.openapi import NUMBER, TEXT, Operation, read_body
 from fairlead.api.network import parsers, policy
 from fairlead.api.network.attributes import PUT, Attribute, one
-from fairlead.changes.quotas import check_project, check_used, has_quota, set_limits, take_limits_away
-from fairlead.model.documents.quota import LARGEST_QUOTA, NETWORKING, UNLIMITED, limit_of, limits_of
+from fairlead.changes.quotas import check_project, check_used, has_quota, reset_limits, set_limits
+from fairlead.model.documents.quota import MAX_QUOTA, NETWORKING, UNLIMITED, limit_of, limits_of
 from fairlead.model.registry.changeset import Changes
 from fairlead.model.snapshot import Snapshot
 from fairlead.schema import Schema, array_schema, object_schema
 
-_LIMIT = parsers.integer(UNLIMITED, LARGEST_QUOTA)
+_LIMIT = parsers.integer(UNLIMITED, MAX_QUOTA)
 _FORCE = ("force", "check_limit")
 """Attributes that allow or forbid a limit below the current usage; clients send one or the other."""
 ATTRIBUTES: Mapping[str, Attribute] = {
@@ -27,7 +27,7 @@ ATTRIBUTES: Mapping[str, Attribute] = {
     **{name: Attribute(parse=parsers.boolean) for name in _FORCE},
 }
 _LIMITS: Mapping[str, Schema] = {what.value: _LIMIT.schema for what in NETWORKING}
-_WHOSE: Mapping[str, Schema] = {"project_id": TEXT, "tenant_id": TEXT}
+_PROJECT: Mapping[str, Schema] = {"project_id": TEXT, "tenant_id": TEXT}
 _FIGURES = object_schema({"limit": _LIMIT.schema, "used": NUMBER, "reserved": NUMBER}, ("limit", "used", "reserved"))
 
 
@@ -37,13 +37,16 @@ def _quota(properties: Mapping[str, Schema]) -> Schema:
 
 def quota_routes(services: Services) -> list[Operation]:
     """Return the routes below /v2.0."""
-    views, quota = _Views(services), _quota(_LIMITS)
-    listed = {**_LIMITS, **_WHOSE}
+    views, quota = _NetworkQuotaHandlers(services), _quota(_LIMITS)
+    listed = {**_LIMITS, **_PROJECT}
     every = object_schema({"quotas": array_schema(object_schema(listed, listed), 10**6)}, ["quotas"])
     details = _quota(dict.fromkeys(_LIMITS, _FIGURES))
     return [
         Operation("GET", "/quotas", views.list, gives={200: every}),
-        *(Operation("GET", f"/quotas/{word}", _whose(word), gives={200: _own(word)}) for word in ("project", "tenant")),
+        *(
+            Operation("GET", f"/quotas/{word}", _project_handler(word), gives={200: _own(word)})
+            for word in ("project", "tenant")
+        ),
         Operation("GET", "/quotas/{id}", views.show, gives={200: quota}),
         Operation("GET", "/quotas/{id}/default", views.show_default, gives={200: quota}),
         Operation("GET", "/quotas/{id}/details", views.show_details, gives={200: details}),
@@ -56,7 +59,7 @@ def _own(word: str) -> Schema:
     return object_schema({word: object_schema({f"{word}_id": TEXT}, [f"{word}_id"])}, [word])
 
 
-def _whose(word: str) -> Callable[[Request], Awaitable[Response]]:
+def _project_handler(word: str) -> Callable[[Request], Awaitable[Response]]:
     async def show(request: Request) -> Response:
         """Show the caller's project."""
         return json_response({word: {f"{word}_id": identity(request).project_id}})
@@ -64,7 +67,7 @@ def _whose(word: str) -> Callable[[Request], Awaitable[Response]]:
     return show
 
 
-class _Views:
+class _NetworkQuotaHandlers:
     def __init__(self, services: Services) -> None:
         self._services = services
 
@@ -114,7 +117,7 @@ class _Views:
 
     async def delete(self, request: Request) -> Response:
         project, caller = _project(request, "delete_quota"), identity(request)
-        await self._services.write(lambda old: take_limits_away(old, caller, project, NETWORKING))
+        await self._services.write(lambda old: reset_limits(old, caller, project, NETWORKING))
         return Response(status_code=204)
 
     def _limits(self, project: str) -> JsonObject:

@@ -12,15 +12,15 @@ from fairlead.api.http.front_end import JsonObject
 from fairlead.api.http.listing import Item
 from fairlead.api.http.openapi import IDENTITY, TEXT
 from fairlead.api.network import errors, parsers
-from fairlead.api.network.attributes import STANDARD, Attribute, read_only, refused
+from fairlead.api.network.attributes import STANDARD, Attribute, read_only, unsupported_attribute
 from fairlead.api.network.collection import (
     BUILD_STATUS,
     Collection,
+    EncodeContext,
     RequestContext,
-    Viewpoint,
     encode_standard,
-    given,
     named,
+    present,
     standard_values,
 )
 from fairlead.api.network.gateways import encode_gateway, read_gateway
@@ -33,31 +33,33 @@ from fairlead.model.documents.network import Route, Router
 from fairlead.model.registry.changeset import Changes
 from fairlead.model.registry.kinds import owner_of
 from fairlead.model.snapshot import Snapshot
-from fairlead.runtime.steps import in_one_step
+from fairlead.runtime.steps import as_single_step
 from fairlead.schema import Parser, Schema, Values, array_schema, object_schema, reads
 
 ATTRIBUTES = {
     **STANDARD,
     "admin_state_up": Attribute(parse=parsers.boolean),
     "status": read_only(TEXT),
-    "routes": Attribute(parse=parsers.routes(EXTRA_ROUTES), post=False, nullable=True, sifts=False),
-    "external_gateway_info": Attribute(parse=read_gateway, nullable=True, sifts=False),
-    "distributed": Attribute(parse=parsers.boolean, nullable=True, sifts=False, shows=False),
-    "ha": Attribute(parse=parsers.boolean, nullable=True, sifts=False, shows=False),
-    "external_gateways": refused([], because="several gateways are not supported; give external_gateway_info"),
-    "enable_ndp_proxy": refused(False, because="the NDP proxy is not supported"),
-    "enable_default_route_bfd": refused(False, because="BFD is not supported"),
-    "enable_default_route_ecmp": refused(False, because="several gateways are not supported"),
-    "qos_policy_id": refused(because="QoS policies are not supported"),
+    "routes": Attribute(parse=parsers.routes(EXTRA_ROUTES), post=False, nullable=True, filterable=False),
+    "external_gateway_info": Attribute(parse=read_gateway, nullable=True, filterable=False),
+    "distributed": Attribute(parse=parsers.boolean, nullable=True, filterable=False, in_responses=False),
+    "ha": Attribute(parse=parsers.boolean, nullable=True, filterable=False, in_responses=False),
+    "external_gateways": unsupported_attribute(
+        [], because="several gateways are not supported; give external_gateway_info"
+    ),
+    "enable_ndp_proxy": unsupported_attribute(False, because="the NDP proxy is not supported"),
+    "enable_default_route_bfd": unsupported_attribute(False, because="BFD is not supported"),
+    "enable_default_route_ecmp": unsupported_attribute(False, because="several gateways are not supported"),
+    "qos_policy_id": unsupported_attribute(because="QoS policies are not supported"),
     "flavor_id": Attribute(parse=parsers.only(because="flavors are not supported"), put=False, nullable=True),
     "availability_zone_hints": Attribute(
-        parse=parsers.only([], because="availability zones are not supported"), put=False, sifts=False
+        parse=parsers.only([], because="availability zones are not supported"), put=False, filterable=False
     ),
     "availability_zones": read_only(array_schema(TEXT, 0), sifts=False),
 }
 
 
-def encode_router(view: Viewpoint, router: Router) -> Item:
+def encode_router(view: EncodeContext, router: Router) -> Item:
     owner = owner_of(router)
     return {
         **encode_standard(view, router, owner),
@@ -81,7 +83,7 @@ def create_router(snapshot: Snapshot, context: RequestContext, values: Values) -
 
 def update_router(snapshot: Snapshot, context: RequestContext, router: Router, values: Values) -> Changes:
     _check_kind(context, values, Verb.UPDATE)
-    fields = given(values, ["name", "description", "admin_state_up"])
+    fields = present(values, ["name", "description", "admin_state_up"])
     if "routes" in values:
         fields["routes"] = values["routes"] or ()
     changed = replace(router, **fields)
@@ -163,7 +165,7 @@ ROUTERS: Collection[Router] = Collection(
     find=lambda snapshot, key: snapshot.routers.get(key),
     candidates=lambda snapshot, filters: named(snapshot.routers, filters),
     encode=encode_router,
-    create=in_one_step(create_router),
+    create=as_single_step(create_router),
     update=update_router,
     delete=routers.delete_router,
 )

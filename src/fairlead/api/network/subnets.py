@@ -9,14 +9,14 @@ from dataclasses import replace
 
 from fairlead.api.http.listing import Item
 from fairlead.api.network import errors, parsers
-from fairlead.api.network.attributes import STANDARD, Attribute, refused
+from fairlead.api.network.attributes import STANDARD, Attribute, unsupported_attribute
 from fairlead.api.network.collection import (
     Collection,
+    EncodeContext,
     Filters,
     RequestContext,
-    Viewpoint,
     encode_standard,
-    given,
+    present,
     standard_values,
 )
 from fairlead.changes import access, declarative_uplinks, subnets
@@ -38,22 +38,22 @@ ATTRIBUTES = {
     "cidr": Attribute(parse=parsers.cidr, put=False, nullable=True),
     "ip_version": Attribute(parse=parsers.ip_version, put=False),
     "gateway_ip": Attribute(parse=parsers.address, nullable=True),
-    "allocation_pools": Attribute(parse=parsers.allocation_pools, nullable=True, sifts=False),
-    "dns_nameservers": Attribute(parse=parsers.nameservers, nullable=True, sifts=False),
-    "host_routes": Attribute(parse=parsers.routes(), nullable=True, sifts=False),
+    "allocation_pools": Attribute(parse=parsers.allocation_pools, nullable=True, filterable=False),
+    "dns_nameservers": Attribute(parse=parsers.nameservers, nullable=True, filterable=False),
+    "host_routes": Attribute(parse=parsers.routes(), nullable=True, filterable=False),
     "enable_dhcp": Attribute(parse=parsers.boolean),
-    "ipv6_address_mode": Attribute(parse=parsers.word_of(Ipv6Mode), put=False, nullable=True),
-    "ipv6_ra_mode": Attribute(parse=parsers.word_of(Ipv6Mode), put=False, nullable=True),
+    "ipv6_address_mode": Attribute(parse=parsers.enum_of(Ipv6Mode), put=False, nullable=True),
+    "ipv6_ra_mode": Attribute(parse=parsers.enum_of(Ipv6Mode), put=False, nullable=True),
     "subnetpool_id": Attribute(parse=parsers.only(because=_NO_POOLS), put=False, nullable=True),
     "use_default_subnetpool": Attribute(parse=parsers.only(False, because=_NO_POOLS), put=False),
-    "prefixlen": refused(because=_NO_POOLS, put=False),
-    "dns_publish_fixed_ip": refused(False, because="DNS names are not supported"),
+    "prefixlen": unsupported_attribute(because=_NO_POOLS, put=False),
+    "dns_publish_fixed_ip": unsupported_attribute(False, because="DNS names are not supported"),
     "segment_id": Attribute(parse=parsers.only(because="segments are not supported"), nullable=True),
-    "service_types": Attribute(parse=parsers.only([], because="service types are not supported"), sifts=False),
+    "service_types": Attribute(parse=parsers.only([], because="service types are not supported"), filterable=False),
 }
 
 
-def encode_subnet(view: Viewpoint, subnet: Subnet) -> Item:
+def encode_subnet(view: EncodeContext, subnet: Subnet) -> Item:
     network_id = view.snapshot.subnet_network[subnet.id]
     return {
         **encode_standard(view, subnet, Owner(Kind.NETWORK, network_id)),
@@ -93,7 +93,7 @@ def create_subnet(snapshot: Snapshot, context: RequestContext, values: Values) -
 
 
 def update_subnet(snapshot: Snapshot, context: RequestContext, subnet: Subnet, values: Values) -> Changes:
-    fields = given(values, ["name", "description", "enable_dhcp"])
+    fields = present(values, ["name", "description", "enable_dhcp"])
     fields |= {name: values[name] or () for name in ("dns_nameservers", "host_routes") if name in values}
     gateway = fields["gateway"] = values.get("gateway_ip", subnet.gateway)
     if "allocation_pools" in values:
@@ -125,7 +125,7 @@ def _owner(snapshot: Snapshot, subnet: Subnet) -> Owner:
 
 
 def _sees(snapshot: Snapshot, caller: Identity, subnet: Subnet) -> bool:
-    return access.sees_subnet(caller, network_of(snapshot, subnet), subnet)
+    return access.can_see_subnet(caller, network_of(snapshot, subnet), subnet)
 
 
 SUBNETS: Collection[Subnet] = Collection(

@@ -10,26 +10,26 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from fairlead.api.http.front_end import JsonObject, Services, base_url, identity, json_response
-from fairlead.api.http.listing import LARGEST_PAGE, BadQuery, Item, Page, Query, selecting
+from fairlead.api.http.listing import MAX_PAGE_SIZE, BadQuery, Item, Page, Query, select_page_in_steps
 from fairlead.api.http.openapi import LINKS, TEXTS, Operation, read_body
 from fairlead.api.network import errors, networks, policy, ports, queries, routers
-from fairlead.api.network.attributes import PUT, Asked, one, one_or_several, shown
-from fairlead.api.network.collection import Collection, R, RequestContext, Viewpoint
+from fairlead.api.network.attributes import PUT, CreateBody, one, one_or_several, shown
+from fairlead.api.network.collection import Collection, EncodeContext, R, RequestContext
 from fairlead.api.network.limits import BULK
 from fairlead.api.network.parsers import tags as parse_tags
 from fairlead.api.network.routers import ROUTERS
 from fairlead.changes import routers as rules
 from fairlead.changes.identity import Identity
-from fairlead.changes.resources import revised
+from fairlead.changes.resources import with_update_time
 from fairlead.changes.routers import Attachment
 from fairlead.model.documents.network import Resource, Router
 from fairlead.model.documents.owner import Owner
-from fairlead.model.documents.unmanaged import is_foreign
+from fairlead.model.documents.unmanaged import is_unmanaged
 from fairlead.model.registry.changeset import Changes, apply_changes
 from fairlead.model.registry.kinds import owner_of
 from fairlead.model.snapshot import Aggregate, Snapshot
-from fairlead.runtime.cooperative import in_steps
-from fairlead.runtime.steps import Steps, in_order
+from fairlead.runtime.cooperative import run_in_steps
+from fairlead.runtime.steps import Steps, sort_cooperatively
 from fairlead.schema import NULL, Parser, Schema, Values, array_schema, object_schema, reads
 
 CREATED, NO_CONTENT = 201, 204
@@ -40,15 +40,17 @@ IF_MATCH = re.compile(r'\s*"?revision_number\s*=\s*(\d{1,18})"?\s*')
 
 
 def collection_routes(services: Services, collection: Collection[R]) -> list[Operation]:
-    return routes_of(Views(services, collection), f"/{collection.plural}")
+    return routes_of(CollectionHandlers(services, collection), f"/{collection.plural}")
 
 
-def routes_of(views: "Views[R]", path: str, deleting: Mapping[str, Schema] | None = None) -> list[Operation]:
+def routes_of(
+    views: "CollectionHandlers[R]", path: str, deleting: Mapping[str, Schema] | None = None
+) -> list[Operation]:
     """Return the routes of a collection. `deleting` are the query parameters of DELETE."""
     collection = views.collection
     attributes, root = shown(collection.attributes), collection.singular
     item, whole = object_schema(attributes), object_schema(attributes, attributes.keys() - HIDDEN)
-    pages = {collection.plural: array_schema(item, LARGEST_PAGE), f"{collection.plural}_links": LINKS}
+    pages = {collection.plural: array_schema(item, MAX_PAGE_SIZE), f"{collection.plural}_links": LINKS}
     create = one_or_several(root, collection.plural, collection.attributes)
     made = {root: whole, collection.plural: array_schema(whole, BULK)}
     update = one(root, collection.attributes, PUT)
@@ -64,7 +66,7 @@ def routes_of(views: "Views[R]", path: str, deleting: Mapping[str, Schema] | Non
     ]
 
 
-def _tag_routes(views: "Views[R]", path: str) -> list[Operation]:
+def _tag_routes(views: "CollectionHandlers[R]", path: str) -> list[Operation]:
     tags = object_schema({"tags": parse_tags.schema}, ["tags"])
     return [
         Operation("GET", path, views.list_tags, gives={200: tags}),
@@ -78,7 +80,7 @@ def _tag_routes(views: "Views[R]", path: str) -> list[Operation]:
 
 
 def router_routes(services: Services) -> list[Operation]:
-    views, attributes = RouterViews(services, ROUTERS), shown(ROUTERS.attributes)
+    views, attributes = RouterHandlers(services, ROUTERS), shown(ROUTERS.attributes)
     attached = object_schema(routers.ATTACHMENT, routers.ATTACHMENT)
     router = object_schema({"router": object_schema(attributes, attributes)}, ["router"])
 
@@ -95,7 +97,7 @@ def router_routes(services: Services) -> list[Operation]:
     ]
 
 
-class Views(Generic[R]):
+class CollectionHandlers(Generic[R]):
     """Handlers of a collection, one method for each request."""
 
     def __init__(self, services: Services, collection: Collection[R]) -> None:
@@ -110,7 +112,7 @@ class Views(Generic[R]):
         if query.marker:
             self._find(request, snapshot, query.marker)
         try:
-            page = await in_steps(self._listed(self._view(request, snapshot), query))
+            page = await run_in_steps(self._listed(self._view(request, snapshot), query))
         except BadQuery as error:
             raise errors.bad_request(str(error)) from None
         body: JsonObject = {collection.plural: page.items}
@@ -119,9 +121,9 @@ class Views(Generic[R]):
             body[f"{collection.plural}_links"] = links
         return json_response(body)
 
-    def _listed(self, view: Viewpoint, query: Query) -> Steps[Page]:
+    def _listed(self, view: EncodeContext, query: Query) -> Steps[Page]:
         collection = self.collection
-        fits, filters = collection.sift({name: query.filters[name] for name in query.filters if name != "id"})
+        fits, filters = collection.split_filters({name: query.filters[name] for name in query.filters if name != "id"})
         rest = {name: texts for name, texts in filters.items() if name != "name"}
         found = yield from self._sifted(view, query, fits)
         by_id = {resource.id: resource for resource in found}
@@ -129,15 +131,15 @@ class Views(Generic[R]):
         # encode the resources outside the page only if a filter or sort key needs it
         encode = partial(collection.encode, view)
         looks = frozenset({"id", "tags", *rest, *(name for name, _ in query.sort)})
-        look = (lambda resource: cut(encode(resource), looks)) if rest or query.sort else _identify
-        page = yield from selecting(map(look, found), replace(query, filters=rest, fields=frozenset()), {})
+        look = (lambda resource: select_fields(encode(resource), looks)) if rest or query.sort else _identify
+        page = yield from select_page_in_steps(map(look, found), replace(query, filters=rest, fields=frozenset()), {})
         items = []
         for item in page.items:
-            items.append(cut(encode(by_id[item["id"]]), query.fields))
+            items.append(select_fields(encode(by_id[item["id"]]), query.fields))
             yield
         return replace(page, items=items)
 
-    def _sifted(self, view: Viewpoint, query: Query, fits: Callable[[R], bool]) -> Steps[list[R]]:
+    def _sifted(self, view: EncodeContext, query: Query, fits: Callable[[R], bool]) -> Steps[list[R]]:
         """Return the visible resources that may match, oldest first."""
         names, snapshot = query.filters.get("name"), view.snapshot
         found: list[R] = []
@@ -146,23 +148,23 @@ class Views(Generic[R]):
             named = names is None or resource.name in names
             if named and fits(resource) and self._sees(snapshot, view.caller, resource):
                 found.append(resource)
-        return (yield from in_order(found, lambda resource: (resource.created_at, resource.id)))
+        return (yield from sort_cooperatively(found, lambda resource: (resource.created_at, resource.id)))
 
     async def show(self, request: Request) -> Response:
         item = self._encode(request, self._services.model.snapshot, request.path_params["id"])
         fields = frozenset(text for text in request.query_params.getlist("fields") if text)
-        return json_response({self.collection.singular: cut(item, fields)})
+        return json_response({self.collection.singular: select_fields(item, fields)})
 
     async def create(self, request: Request) -> Response:
         collection = self.collection
-        asked: Asked = await self._read(request, "create")
+        asked: CreateBody = await self._read(request, "create")
         items = [(self._context(request), values) for values in asked.resources]
 
         async def change(snapshot: Snapshot) -> Changes:
-            return await in_steps(in_turn(snapshot, [partial(_create, collection, *item) for item in items]))
+            return await run_in_steps(merge_changes(snapshot, [partial(_create, collection, *item) for item in items]))
 
         snapshot = await self._services.write(change)
-        made = await in_steps(self._encode_all(request, snapshot, [context.new_id for context, _ in items]))
+        made = await run_in_steps(self._encode_all(request, snapshot, [context.new_id for context, _ in items]))
         return json_response({collection.plural: made} if asked.several else {collection.singular: made[0]}, CREATED)
 
     async def update(self, request: Request) -> Response:
@@ -219,7 +221,7 @@ class Views(Generic[R]):
 
         def change(snapshot: Snapshot, resource: R) -> Changes:
             chosen = read_tags({"tags": [*choose(resource.tags)]})
-            return self.collection.put(snapshot, revised(resource, replace(resource, tags=chosen), now))
+            return self.collection.put(snapshot, with_update_time(resource, replace(resource, tags=chosen), now))
 
         snapshot = await self._change(request, change)
         return self._find(request, snapshot, request.path_params["id"]).tags
@@ -244,7 +246,7 @@ class Views(Generic[R]):
 
     def _sees(self, snapshot: Snapshot, caller: Identity, resource: R) -> bool:
         """Return whether the caller may see the resource. Unmanaged ones are shown by their own API only."""
-        return not is_foreign(resource) and self.collection.sees(snapshot, caller, resource)
+        return not is_unmanaged(resource) and self.collection.sees(snapshot, caller, resource)
 
     def _find(self, request: Request, snapshot: Snapshot, key: str) -> R:
         found = self.collection.find(snapshot, key)
@@ -262,8 +264,8 @@ class Views(Generic[R]):
             yield
         return encoded
 
-    def _view(self, request: Request, snapshot: Snapshot) -> Viewpoint:
-        return Viewpoint(snapshot=snapshot, applied=self._services.applied, caller=identity(request))
+    def _view(self, request: Request, snapshot: Snapshot) -> EncodeContext:
+        return EncodeContext(snapshot=snapshot, applied=self._services.applied, caller=identity(request))
 
     async def _read(self, request: Request, verb: str = "update") -> Any:
         """Read the body if the caller has a role that may write. Raises ApiError."""
@@ -283,7 +285,7 @@ class Views(Generic[R]):
         )
 
 
-class RouterViews(Views[Router]):
+class RouterHandlers(CollectionHandlers[Router]):
     async def add_router_interface(self, request: Request) -> Response:
         context, target = self._context(request), await self._read(request)
         return await self._attach(
@@ -334,7 +336,7 @@ def _identify(resource: Resource) -> Item:
     return {"id": resource.id, "tags": resource.tags}
 
 
-def cut(item: Item, fields: frozenset[str]) -> Item:
+def select_fields(item: Item, fields: frozenset[str]) -> Item:
     return {name: value for name, value in item.items() if name in fields} if fields else item
 
 
@@ -342,7 +344,7 @@ def _create(collection: Collection[R], context: RequestContext, values: Values, 
     return collection.create(snapshot, context, values)
 
 
-def in_turn(snapshot: Snapshot, changes: Iterable[Callable[[Snapshot], Steps[Changes]]]) -> Steps[Changes]:
+def merge_changes(snapshot: Snapshot, changes: Iterable[Callable[[Snapshot], Steps[Changes]]]) -> Steps[Changes]:
     """Merge several changes into one; each is decided on the result of the previous ones."""
     puts: dict[Owner, Aggregate] = {}
     reads: dict[Owner, None] = {}
@@ -352,10 +354,10 @@ def in_turn(snapshot: Snapshot, changes: Iterable[Callable[[Snapshot], Steps[Cha
         snapshot = apply_changes(snapshot, made, snapshot.revision + 1)
         puts |= {owner_of(aggregate): aggregate for aggregate in made.puts}
         reads |= dict.fromkeys(made.reads)
-        rests |= made.rests_on_absence
+        rests |= made.requires_unchanged_model
         yield
     unwritten = tuple(owner for owner in reads if owner not in puts)
-    return Changes(puts=tuple(puts.values()), reads=unwritten, rests_on_absence=rests)
+    return Changes(puts=tuple(puts.values()), reads=unwritten, requires_unchanged_model=rests)
 
 
 @reads(object_schema({"tags": parse_tags.schema}, ["tags"]))

@@ -7,12 +7,12 @@ from starlette.responses import Response
 from starlette.routing import Mount
 
 from fairlead.api.http.front_end import ApiError, Services, base_url, json_response
-from fairlead.api.http.front_end_builder import Door
+from fairlead.api.http.front_end_builder import ApiFrontEnd
 from fairlead.api.http.openapi import Operation
 from fairlead.api.octavia.discovery import version_document, versions_document
 from fairlead.api.octavia.errors import FAULT, fault
-from fairlead.api.octavia.options import say_feature
-from fairlead.api.octavia.refusals import say
+from fairlead.api.octavia.options import feature_name
+from fairlead.api.octavia.refusals import error_of
 from fairlead.api.octavia.routes import machine_routes, resource_routes
 from fairlead.changes.refusal import Refused
 from fairlead.compilers.unsupported import Unsupported
@@ -24,7 +24,7 @@ MACHINES, MACHINES_ALIAS = "/v2.0/octavia", "/v2/octavia"
 """Octavia's prefix of the amphora API."""
 
 
-def make_door(services: Services) -> Starlette:
+def make_front_end(services: Services) -> Starlette:
     async def versions(request: Request) -> Response:
         """List the API versions."""
         return json_response(versions_document(base_url(request)))
@@ -46,23 +46,23 @@ def make_door(services: Services) -> Starlette:
     ]
     slashes = [version_route(path) for prefix in (PREFIX, *ALIASES) for path in (prefix, prefix + "/")]
     aliases = [Mount(MACHINES_ALIAS, routes=machines), *(Mount(prefix, routes=resources) for prefix in ALIASES)]
-    return DOOR.build(documented, before=slashes, after=aliases)
+    return FRONT_END.build(documented, before=slashes, after=aliases)
 
 
-def _say_unsupported(_: Request, error: Unsupported) -> ApiError:
-    asked = f"{say_feature(error.asked)}{error.advice}"
+def _unsupported_error(_: Request, error: Unsupported) -> ApiError:
+    asked = f"{feature_name(error.feature)}{error.advice}"
     return ApiError(501, f"Provider '{error.provider}' does not support a requested option: {asked}")
 
 
-DOOR = Door(
+FRONT_END = ApiFrontEnd(
     path="/load-balancer",
     title="Fairlead: load balancers (Octavia v2)",
     versions=frozenset({"", "/v2", "/v2.0"}),
     error=FAULT,
     fault=lambda error: fault(error.status, error.message),
-    words={
-        Refused: lambda _, error: say(error.why),
-        Unsupported: _say_unsupported,
+    error_texts={
+        Refused: lambda _, error: error_of(error.why),
+        Unsupported: _unsupported_error,
         HTTPException: lambda request, error: ApiError(
             error.status_code, f"{request.method} {request.url.path}: {error.detail}"
         ),

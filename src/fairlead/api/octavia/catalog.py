@@ -17,9 +17,9 @@ from fairlead.api.http.front_end import JsonObject, Services, identity, json_res
 from fairlead.api.http.openapi import FLAG, IDENTITY, TEXT, Operation, read_body
 from fairlead.api.octavia import limits, specs
 from fairlead.api.octavia.errors import invalid_option, not_found
-from fairlead.api.octavia.lists import Plain, show_one
+from fairlead.api.octavia.lists import SimpleList, show_one
 from fairlead.changes.catalog import (
-    OfferedProfile,
+    CatalogProfile,
     create_offer,
     create_profile,
     delete_offer,
@@ -36,10 +36,10 @@ from fairlead.schema import Field, Schema, Spec, Values, boolean, object_schema,
 
 NIL = "00000000-0000-0000-0000-000000000000"
 """Reserved id of Octavia's internal rows: it returns 404 with different text for them."""
-_NAME = text(limits.LONGEST_TEXT)
+_NAME = text(limits.MAX_TEXT_LENGTH)
 
 
-@reads({"type": "string", "maxLength": limits.LONGEST_TEXT, "pattern": r"^(?!\.{1,2}$)[^/\u0000]+$"})
+@reads({"type": "string", "maxLength": limits.MAX_TEXT_LENGTH, "pattern": r"^(?!\.{1,2}$)[^/\u0000]+$"})
 def zone_name(value: object) -> str:
     """Parse the name of an availability zone, which is a path segment."""
     name = _NAME(value)
@@ -49,15 +49,15 @@ def zone_name(value: object) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
+class CatalogNames:
     """Names of flavors, or of availability zones. Most are derived from `root`, the element of a body."""
 
     root: str
     profile_root: str
-    words: str
+    error_name: str
     """Name in error texts; Octavia's capitalisation is inconsistent."""
-    profile_words: str
-    nil_profile_words: str
+    profile_error_name: str
+    nil_profile_error_name: str
     """Name in error texts of the profile with the id `NIL`."""
     key: str
     """Attribute that is the path parameter."""
@@ -78,31 +78,31 @@ class Family:
         return f"{self.root}_data"
 
     @property
-    def list(self) -> Plain:
+    def list(self) -> SimpleList:
         shown = {"name": TEXT, "description": TEXT, "enabled": FLAG, self.profile_id: IDENTITY}
         attributes: Mapping[str, Schema] = {**({} if self.key == "name" else {self.key: IDENTITY}), **shown}
-        return Plain(plural=f"{self.root}s", links=f"{self.root}s_links", key=self.key, attributes=attributes)
+        return SimpleList(plural=f"{self.root}s", links=f"{self.root}s_links", key=self.key, attributes=attributes)
 
     @property
-    def profile_list(self) -> Plain:
+    def profile_list(self) -> SimpleList:
         shown = {"id": IDENTITY, "name": TEXT, "provider_name": TEXT, self.metadata: TEXT}
-        return Plain(plural=f"{self.profile_root}s", links=f"{self.profile_root}_links", attributes=shown)
+        return SimpleList(plural=f"{self.profile_root}s", links=f"{self.profile_root}_links", attributes=shown)
 
     def offers(self, snapshot: Snapshot) -> Map[str, Flavor | AvailabilityZone]:
         found: Map[str, Any] = snapshot.documents(self.kind)
         return found
 
-    def profiles(self, snapshot: Snapshot) -> Map[str, OfferedProfile]:
+    def profiles(self, snapshot: Snapshot) -> Map[str, CatalogProfile]:
         found: Map[str, Any] = snapshot.documents(self.profile_kind)
         return found
 
 
-FLAVORS = Family(
+FLAVORS = CatalogNames(
     root="flavor",
     profile_root="flavorprofile",
-    words="Flavor",
-    profile_words="Flavor Profile",
-    nil_profile_words="Flavor profile",
+    error_name="Flavor",
+    profile_error_name="Flavor Profile",
+    nil_profile_error_name="Flavor profile",
     key="id",
     name=Field(_NAME),
     kind=Kind.FLAVOR,
@@ -111,12 +111,12 @@ FLAVORS = Family(
     make_profile=FlavorProfile,
     capabilities=lambda provider: provider.flavor_capabilities,
 )
-ZONES = Family(
+ZONES = CatalogNames(
     root="availability_zone",
     profile_root="availability_zone_profile",
-    words="Availability Zone",
-    profile_words="Availability Zone Profile",
-    nil_profile_words="Availability Zone Profile",
+    error_name="Availability Zone",
+    profile_error_name="Availability Zone Profile",
+    nil_profile_error_name="Availability Zone Profile",
     key="name",
     name=Field(zone_name),
     kind=Kind.AVAILABILITY_ZONE,
@@ -135,48 +135,50 @@ def catalog_routes(services: Services) -> list[Operation]:
     ]
 
 
-def _offer_routes(services: Services, family: Family) -> list[Operation]:
-    views, shown, root = _Offers(services, family), family.list, family.root
+def _offer_routes(services: Services, family: CatalogNames) -> list[Operation]:
+    views, shown, root = _OfferHandlers(services, family), family.list, family.root
     create = specs.body(root, offer_post(family), argument=f"{root}_")
     update = specs.body(root, offer_put(family), argument=f"{root}_")
     return _routes(views, shown, root, (create, update), family.key)
 
 
-def _profile_routes(services: Services, family: Family) -> list[Operation]:
-    views, shown, root = _Profiles(services, family), family.profile_list, family.profile_root
+def _profile_routes(services: Services, family: CatalogNames) -> list[Operation]:
+    views, shown, root = _ProfileHandlers(services, family), family.profile_list, family.profile_root
     create = specs.body(root, profile_post(family), argument=f"{family.root}_profile_")
     update = specs.body(root, profile_put(family), argument=f"{family.root}_profile_")
     return _routes(views, shown, root, (create, update), "id")
 
 
-def offer_put(family: Family) -> Spec:
+def offer_put(family: CatalogNames) -> Spec:
     own = {"name": family.name} if family.key != "name" else {}
-    return {**own, "description": Field(text(limits.LONGEST_TEXT)), "enabled": Field(boolean)}
+    return {**own, "description": Field(text(limits.MAX_TEXT_LENGTH)), "enabled": Field(boolean)}
 
 
-def offer_post(family: Family) -> Spec:
+def offer_post(family: CatalogNames) -> Spec:
     required = {"name": replace(family.name, required=True), family.profile_id: Field(uuid, required=True)}
     return {**offer_put(family), **required}
 
 
-def profile_put(family: Family) -> Spec:
+def profile_put(family: CatalogNames) -> Spec:
     return {
         "name": Field(_NAME),
-        "provider_name": Field(text(limits.LONGEST_TEXT)),
-        family.metadata: Field(text(limits.LONGEST_METADATA)),
+        "provider_name": Field(text(limits.MAX_TEXT_LENGTH)),
+        family.metadata: Field(text(limits.MAX_METADATA_LENGTH)),
     }
 
 
-def profile_post(family: Family) -> Spec:
+def profile_post(family: CatalogNames) -> Spec:
     return {name: replace(field, required=True) for name, field in profile_put(family).items()}
 
 
-def _routes(views: "_Views", shown: Plain, root: str, bodies: tuple[Any, Any], key: str) -> list[Operation]:
+def _routes(
+    views: "_CatalogHandlers", shown: SimpleList, root: str, bodies: tuple[Any, Any], key: str
+) -> list[Operation]:
     path = f"/{shown.plural.replace('_', '')}"
     each, one = f"{path}/{{{key}}}", object_schema({root: object_schema(shown.attributes, shown.attributes)}, [root])
     create, update = bodies
     return [
-        Operation("GET", path, views.list, gives={200: shown.answer}, query=shown.query),
+        Operation("GET", path, views.list, gives={200: shown.response}, query=shown.query),
         Operation("POST", path, views.create, takes=create, gives={201: one}),
         show_one(each, views.show, root, shown.attributes),
         Operation("PUT", each, views.update, takes=update, gives={200: one}),
@@ -184,10 +186,10 @@ def _routes(views: "_Views", shown: Plain, root: str, bodies: tuple[Any, Any], k
     ]
 
 
-class _Views(ABC):
+class _CatalogHandlers(ABC):
     """Handlers, one method for each request."""
 
-    def __init__(self, services: Services, family: Family) -> None:
+    def __init__(self, services: Services, family: CatalogNames) -> None:
         self._services = services
         self._family = family
 
@@ -211,7 +213,7 @@ class _Views(ABC):
     async def delete(self, request: Request) -> Response: ...
 
 
-class _Offers(_Views):
+class _OfferHandlers(_CatalogHandlers):
     """Handlers for flavors or availability zones."""
 
     async def list(self, request: Request) -> Response:
@@ -255,7 +257,7 @@ class _Offers(_Views):
         key = request.path_params[self._family.key]
         offer = self._family.offers(snapshot).get(key)
         if offer is None:
-            raise not_found(self._family.words, key)
+            raise not_found(self._family.error_name, key)
         return offer
 
     def _answer(self, offer: Flavor | AvailabilityZone, status: int = 200) -> Response:
@@ -272,7 +274,7 @@ class _Offers(_Views):
         }
 
 
-class _Profiles(_Views):
+class _ProfileHandlers(_CatalogHandlers):
     """Handlers for profiles of flavors or availability zones."""
 
     async def list(self, request: Request) -> Response:
@@ -309,11 +311,11 @@ class _Profiles(_Views):
         await self._services.write(lambda old: delete_profile(old, identity(request), owner))
         return Response(status_code=204)
 
-    def _find(self, snapshot: Snapshot, request: Request) -> OfferedProfile:
+    def _find(self, snapshot: Snapshot, request: Request) -> CatalogProfile:
         key = request.path_params["id"]
         profile = self._family.profiles(snapshot).get(key)
         if profile is None:
-            raise not_found(self._family.nil_profile_words if key == NIL else self._family.profile_words, key)
+            raise not_found(self._family.nil_profile_error_name if key == NIL else self._family.profile_error_name, key)
         return profile
 
     def _attributes(self, values: Values) -> dict[str, Any]:

@@ -8,14 +8,14 @@ from dataclasses import replace
 from typing import Any
 
 from fairlead.api.http.front_end import ApiError
-from fairlead.api.octavia.caller import Origin, common, given
+from fairlead.api.octavia.caller import CreationContext, common_attributes, without_nulls
 from fairlead.api.octavia.errors import COOKIES_OF_DATAGRAMS, bad_request
 from fairlead.api.octavia.tls import decode_listener_tls, decode_pool_tls
-from fairlead.changes.persistence import TimeoutOfStreams
+from fairlead.changes.persistence import PersistenceTimeoutNotSupported
 from fairlead.changes.refusal import Refused
-from fairlead.changes.vips import AlsoAsked, AskedVip
+from fairlead.changes.vips import AdditionalVipRequest, VipRequest
 from fairlead.model.documents.loadbalancer import (
-    DATAGRAMS,
+    DATAGRAM_PROTOCOLS,
     HTTP_MONITORS,
     Algorithm,
     AppCookiePersistence,
@@ -34,7 +34,7 @@ from fairlead.model.documents.loadbalancer import (
     Timeouts,
 )
 from fairlead.model.documents.port_ranges import one_port
-from fairlead.schema import Values, Written
+from fairlead.schema import Values, WrittenAddress
 
 _TIMEOUTS = {
     "timeout_client_data": "client_data",
@@ -47,9 +47,9 @@ _HTTP_DEFAULTS: Mapping[str, Any] = {"http_method": "GET", "url_path": "/", "exp
 """Defaults of attributes that only HTTP monitors may have; other monitors reject even a null in a PUT."""
 
 
-def decode_vip(values: Values, origin: Origin, balancer_id: str) -> AskedVip:
+def decode_vip(values: Values, origin: CreationContext, balancer_id: str) -> VipRequest:
     more = values.get("additional_vips") or ()
-    return AskedVip(
+    return VipRequest(
         balancer_id=balancer_id,
         project_id=origin.project_id,
         new_port_id=origin.new_id(),
@@ -57,24 +57,26 @@ def decode_vip(values: Values, origin: Origin, balancer_id: str) -> AskedVip:
         subnet_id=values.get("vip_subnet_id"),
         network_id=values.get("vip_network_id"),
         address=values.get("vip_address"),
-        more=tuple(
-            AlsoAsked(subnet_id=each["subnet_id"], address=each.get("ip_address"), port_id=each.get("port_id"))
+        additional=tuple(
+            AdditionalVipRequest(
+                subnet_id=each["subnet_id"], address=each.get("ip_address"), port_id=each.get("port_id")
+            )
             for each in more
         ),
     )
 
 
-def decode_listener(values: Values, origin: Origin, default_pool_id: str | None) -> Listener:
+def decode_listener(values: Values, origin: CreationContext, default_pool_id: str | None) -> Listener:
     listener = Listener(
         **origin.resource(values),
         protocol=values["protocol"],
         ports=one_port(values["protocol_port"]),
     )
-    return edit_listener(listener, {**given(values), "default_pool_id": default_pool_id})
+    return edit_listener(listener, {**without_nulls(values), "default_pool_id": default_pool_id})
 
 
 def edit_listener(listener: Listener, values: Values) -> Listener:
-    changes = common(values)
+    changes = common_attributes(values)
     if "connection_limit" in values:
         limit = values["connection_limit"]
         changes["connection_limit"] = -1 if limit is None else limit
@@ -94,20 +96,20 @@ def edit_listener(listener: Listener, values: Values) -> Listener:
     return replace(listener, **changes, **decode_listener_tls(listener, values))
 
 
-def decode_pool(values: Values, origin: Origin) -> Pool:
+def decode_pool(values: Values, origin: CreationContext) -> Pool:
     pool = Pool(
         **origin.resource(values),
         protocol=values["protocol"],
         algorithm=values["lb_algorithm"],
     )
-    pool = edit_pool(pool, given(values))
+    pool = edit_pool(pool, without_nulls(values))
     members = tuple([decode_member(body, origin) for body in values.get("members") or ()])
     monitor = values.get("healthmonitor")
     return replace(pool, members=members, health_monitor=None if monitor is None else decode_monitor(monitor, origin))
 
 
 def edit_pool(pool: Pool, values: Values) -> Pool:
-    changes = common(values)
+    changes = common_attributes(values)
     if "lb_algorithm" in values:
         changes["algorithm"] = values["lb_algorithm"] or Algorithm.SOURCE_IP_PORT
     if "locality" in values:
@@ -120,8 +122,8 @@ def edit_pool(pool: Pool, values: Values) -> Pool:
     return replace(pool, **changes, **decode_pool_tls(pool, values))
 
 
-def decode_member(values: Values, origin: Origin) -> Member:
-    written: Written = values["address"]
+def decode_member(values: Values, origin: CreationContext) -> Member:
+    written: WrittenAddress = values["address"]
     if values.get("request_sriov"):
         raise ApiError(400, "The load balancer flavor does not allow SR-IOV member ports.")
     member = Member(
@@ -131,17 +133,17 @@ def decode_member(values: Values, origin: Origin) -> Member:
         port=values["protocol_port"],
         subnet_id=values.get("subnet_id"),
     )
-    return edit_member(member, given(values))
+    return edit_member(member, without_nulls(values))
 
 
 def edit_member(member: Member, values: Values) -> Member:
-    changes = common(values)
+    changes = common_attributes(values)
     if "weight" in values:
         changes["weight"] = 1 if values["weight"] is None else values["weight"]
     if "backup" in values:
         changes["backup"] = bool(values["backup"])
     if "monitor_address" in values:
-        written: Written | None = values["monitor_address"]
+        written: WrittenAddress | None = values["monitor_address"]
         changes["monitor_address"] = written.address if written else None
         changes["monitor_address_text"] = written.text if written else ""
     if "monitor_port" in values:
@@ -149,7 +151,7 @@ def edit_member(member: Member, values: Values) -> Member:
     return replace(member, **changes)
 
 
-def decode_monitor(values: Values, origin: Origin) -> HealthMonitor:
+def decode_monitor(values: Values, origin: CreationContext) -> HealthMonitor:
     kind = HttpMonitor if values["type"] in HTTP_MONITORS else PlainMonitor
     monitor: HealthMonitor = kind(
         **origin.resource(values),
@@ -158,12 +160,12 @@ def decode_monitor(values: Values, origin: Origin) -> HealthMonitor:
         timeout=values["timeout"],
         max_retries=values["max_retries"],
     )
-    return edit_monitor(monitor, given(values))
+    return edit_monitor(monitor, without_nulls(values))
 
 
 def edit_monitor(monitor: HealthMonitor, values: Values) -> HealthMonitor:
     """Apply a body to a health monitor; null means the default, where there is one."""
-    changes: dict[str, Any] = common(values)
+    changes: dict[str, Any] = common_attributes(values)
     for name in ("delay", "timeout", "max_retries"):
         if name in values:
             if values[name] is None:
@@ -187,9 +189,9 @@ def _persistence(values: Values, pool: Pool) -> SessionPersistence:
     cookie, timeout, granularity = (
         values.get(name) for name in ("cookie_name", "persistence_timeout", "persistence_granularity")
     )
-    is_of_datagrams = pool.protocol in DATAGRAMS
+    is_of_datagrams = pool.protocol in DATAGRAM_PROTOCOLS
     if not is_of_datagrams and (timeout is not None or granularity is not None):
-        raise Refused(TimeoutOfStreams())
+        raise Refused(PersistenceTimeoutNotSupported())
     if cookie and kind is not PersistenceType.APP_COOKIE and is_of_datagrams:
         raise _cookie_of_datagrams(kind)
     if kind is None:

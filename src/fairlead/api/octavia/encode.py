@@ -43,11 +43,11 @@ from fairlead.model.documents.loadbalancer import (
 from fairlead.model.documents.network import Resource
 from fairlead.model.documents.owner import Kind, Owner
 from fairlead.model.documents.status import OperatingStatus, ProvisioningStatus
-from fairlead.model.documents.traffic_counters import Figures
-from fairlead.model.queries.balancer_state import balancer_status
+from fairlead.model.documents.traffic_counters import TrafficCounters
+from fairlead.model.queries.balancer_state import derive_balancer_status
 from fairlead.model.snapshot import Snapshot
 from fairlead.runtime.steps import Steps
-from fairlead.schema import Schema, Spec, array_schema, object_schema, or_null, words_schema
+from fairlead.schema import Schema, Spec, array_schema, enum_schema, object_schema, or_null
 
 STATISTICS: Mapping[str, Schema] = dict.fromkeys(
     ("active_connections", "bytes_in", "bytes_out", "request_errors", "total_connections"), NUMBER
@@ -90,8 +90,8 @@ def _shown(spec: Spec, *hidden: str, **only_read: Schema) -> Shown:
         "id": IDENTITY,
         "created_at": TEXT,
         "updated_at": or_null(TEXT),
-        "provisioning_status": words_schema(ProvisioningStatus),
-        "operating_status": words_schema(OperatingStatus),
+        "provisioning_status": enum_schema(ProvisioningStatus),
+        "operating_status": enum_schema(OperatingStatus),
         **only_read,
     }
 
@@ -106,27 +106,30 @@ _MORE = {"http_version": or_null({"enum": [1.0, 1.1]}), "probed_by": {"const": B
 HEALTH_MONITOR = _shown(specs.HEALTH_MONITOR_POST, "pool_id", pools=_ONE, **_MORE)
 L7_RULE = _shown(specs.L7_RULE_POST)
 L7_POLICY = _shown(
-    specs.L7_POLICY_POST, listener_id=IDENTITY, rules=_ids_of(sizes.RULES), position={"type": "integer", "minimum": 1}
+    specs.L7_POLICY_POST,
+    listener_id=IDENTITY,
+    rules=_ids_of(sizes.MAX_L7RULES),
+    position={"type": "integer", "minimum": 1},
 )
 POOL = _shown(
     specs.POOL_POST,
     *("healthmonitor", "listener_id", "loadbalancer_id"),
     healthmonitor_id=IDENTITY,
     loadbalancers=_ONE,
-    listeners=_ids_of(sizes.LISTENERS),
-    members=_ids_of(sizes.MEMBERS),
+    listeners=_ids_of(sizes.MAX_LISTENERS),
+    members=_ids_of(sizes.MAX_MEMBERS),
 )
 LISTENER = _shown(
     specs.LISTENER_POST,
     *("default_pool", "loadbalancer_id"),
     loadbalancers=_ONE,
-    l7policies=_ids_of(sizes.POLICIES),
+    l7policies=_ids_of(sizes.MAX_L7POLICIES),
 )
 LOAD_BALANCER = _shown(
     specs.LOAD_BALANCER_POST,
     vip_vnic_type=TEXT,
-    listeners=_ids_of(sizes.LISTENERS),
-    pools=_ids_of(sizes.POOLS),
+    listeners=_ids_of(sizes.MAX_LISTENERS),
+    pools=_ids_of(sizes.MAX_POOLS),
 )
 _NAMED_BY_PLACE = frozenset({"healthmonitor_id", "loadbalancers"})
 """Attributes that nested listeners and pools lack in the response of a single-call create, because the nesting implies
@@ -137,31 +140,33 @@ def _without(shown: Mapping[str, _V], names: Set[str]) -> dict[str, _V]:
     return {name: value for name, value in shown.items() if name not in names}
 
 
-def whole(shown: Shown, **nested: Schema) -> Schema:
+def full_schema(shown: Shown, **nested: Schema) -> Schema:
     """Return the schema of a full response; only attributes in `OMITTED` may be missing."""
     attributes = {**shown, **nested}
     return object_schema(attributes, attributes.keys() - OMITTED.keys())
 
 
-_POLICY_IN_TREE = whole(L7_POLICY, rules=array_schema(whole(L7_RULE), sizes.RULES))
-_MONITOR_IN_TREE = or_null(whole(_without(HEALTH_MONITOR, {"pools"})))
-_POOL_IN_TREE = whole(
+_POLICY_IN_TREE = full_schema(L7_POLICY, rules=array_schema(full_schema(L7_RULE), sizes.MAX_L7RULES))
+_MONITOR_IN_TREE = or_null(full_schema(_without(HEALTH_MONITOR, {"pools"})))
+_POOL_IN_TREE = full_schema(
     _without(POOL, _NAMED_BY_PLACE),
-    members=array_schema(whole(MEMBER), sizes.MEMBERS),
+    members=array_schema(full_schema(MEMBER), sizes.MAX_MEMBERS),
     healthmonitor=_MONITOR_IN_TREE,
 )
 LOAD_BALANCER_TREE: Shown = {
     **LOAD_BALANCER,
     "listeners": array_schema(
-        whole(_without(LISTENER, _NAMED_BY_PLACE), l7policies=array_schema(_POLICY_IN_TREE, sizes.POLICIES)),
-        sizes.LISTENERS,
+        full_schema(
+            _without(LISTENER, _NAMED_BY_PLACE), l7policies=array_schema(_POLICY_IN_TREE, sizes.MAX_L7POLICIES)
+        ),
+        sizes.MAX_LISTENERS,
     ),
-    "pools": array_schema(_POOL_IN_TREE, sizes.POOLS),
+    "pools": array_schema(_POOL_IN_TREE, sizes.MAX_POOLS),
 }
 
 
 def status_in(services: Services, snapshot: Snapshot, balancer: LoadBalancer) -> BalancerStatus:
-    return balancer_status(snapshot, balancer, services.applied(Owner(Kind.LOAD_BALANCER, balancer.id)))
+    return derive_balancer_status(snapshot, balancer, services.applied(Owner(Kind.LOAD_BALANCER, balancer.id)))
 
 
 def encode_load_balancer(where: BalancerStatus) -> JsonObject:
@@ -393,7 +398,7 @@ def _brief(body: JsonObject, *more: str) -> JsonObject:
 
 
 def _resource(where: BalancerStatus, resource: Resource, operating: OperatingStatus) -> JsonObject:
-    status = where.provisioning(resource)
+    status = where.provisioning_status(resource)
     return {
         **{name: plain(resource) for name, plain in PLAIN.items()},
         "updated_at": _time(resource.updated_at or _first_update(resource, status)),
@@ -443,7 +448,7 @@ def _time(moment: datetime | None) -> str | None:
     return None if moment is None else moment.replace(tzinfo=None).isoformat()
 
 
-def encode_statistics(figures: Figures) -> JsonObject:
+def encode_statistics(figures: TrafficCounters) -> JsonObject:
     """Encode counters as "Load Balancer Statistics" of the API."""
     return {
         "active_connections": figures.active,

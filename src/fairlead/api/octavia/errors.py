@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from starlette.responses import Response
 
 from fairlead.api.http.front_end import ApiError, json_response
-from fairlead.model.documents.quota import Counted
+from fairlead.model.documents.quota import QuotaResource
 from fairlead.schema import NULL, BadField, MissingField, Schema, UnknownField, object_schema
 
 FAULT: Schema = object_schema(
@@ -17,17 +17,17 @@ FAULT: Schema = object_schema(
     ["faultcode", "faultstring", "debuginfo"],
 )
 
-NAMES: Mapping[Counted, str] = {
-    Counted.LOAD_BALANCER: "Load Balancer",
-    Counted.LISTENER: "Listener",
-    Counted.POOL: "Pool",
-    Counted.MEMBER: "Member",
-    Counted.HEALTH_MONITOR: "Health Monitor",
-    Counted.L7POLICY: "L7 Policy",
-    Counted.L7RULE: "L7 Rule",
-    Counted.PORT: "Port",
+NAMES: Mapping[QuotaResource, str] = {
+    QuotaResource.LOAD_BALANCER: "Load Balancer",
+    QuotaResource.LISTENER: "Listener",
+    QuotaResource.POOL: "Pool",
+    QuotaResource.MEMBER: "Member",
+    QuotaResource.HEALTH_MONITOR: "Health Monitor",
+    QuotaResource.L7POLICY: "L7 Policy",
+    QuotaResource.L7RULE: "L7 Rule",
+    QuotaResource.PORT: "Port",
 }
-"""Octavia's resource names (common/data_models.py, `_name`), and the port of a VIP, which Neutron counts."""
+"""Octavia's resource names (common/data_models.py, `_enqueue`), and the port of a VIP, which Neutron counts."""
 COOKIES_OF_DATAGRAMS = "Session persistence of type {} is not supported for UDP/SCTP protocol pools."
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from fairlead.api.http.front_end import ApiError
-from fairlead.api.octavia.caller import Origin, common, given
+from fairlead.api.octavia.caller import CreationContext, common_attributes, without_nulls
 from fairlead.model.documents.l7 import (
     L7Action,
     L7ActionType,
@@ -28,10 +28,10 @@ _TARGETS = {
 """Action -> its target attribute."""
 
 
-def decode_policy(values: Values, origin: Origin, redirect_pool_id: str | None) -> L7Policy:
+def decode_policy(values: Values, origin: CreationContext, redirect_pool_id: str | None) -> L7Policy:
     """Decode a policy. Raises ApiError."""
     policy = L7Policy(**origin.resource(values), action=Reject())
-    policy = edit_policy(policy, {**given(values), "redirect_pool_id": redirect_pool_id})
+    policy = edit_policy(policy, {**without_nulls(values), "redirect_pool_id": redirect_pool_id})
     rules = tuple(decode_rule(body, origin) for body in values.get("rules") or ())
     return replace(policy, rules=rules)
 
@@ -46,7 +46,7 @@ def edit_policy(policy: L7Policy, values: Values) -> L7Policy:
     if not values.get("action"):
         _refuse_several(named.values())
     old = policy.action if policy.action.type is kind else None
-    return replace(policy, **common(values), action=_action(kind, old, values))
+    return replace(policy, **common_attributes(values), action=_action(kind, old, values))
 
 
 def _action(kind: L7ActionType, old: L7Action | None, values: Values) -> L7Action:
@@ -97,15 +97,15 @@ def _refuse_several(names: Iterable[str]) -> None:
         )
 
 
-def decode_rule(values: Values, origin: Origin) -> L7Rule:
+def decode_rule(values: Values, origin: CreationContext) -> L7Rule:
     kind, comparison = values["type"], values["compare_type"]
     rule = L7Rule(**origin.resource(values), type=kind, compare_type=comparison, value=values["value"])
-    return edit_rule(rule, given(values))
+    return edit_rule(rule, without_nulls(values))
 
 
 def edit_rule(rule: L7Rule, values: Values) -> L7Rule:
     """Apply a body to a rule. A null removes the key, and leaves required attributes unchanged."""
-    changes: dict[str, Any] = common(values)
+    changes: dict[str, Any] = common_attributes(values)
     changes |= {name: values[name] for name in ("type", "compare_type", "value") if values.get(name) is not None}
     if "key" in values:
         changes["key"] = values["key"] or None

@@ -12,29 +12,29 @@ from starlette.responses import Response
 
 from fairlead.api.http.front_end import ApiError, JsonObject, json_response
 from fairlead.api.http.listing import (
-    LARGEST_PAGE,
-    MOST_SORT_KEYS,
+    MAX_PAGE_SIZE,
+    MAX_SORT_KEYS,
     BadQuery,
     Item,
     Page,
     Query,
     TagFilter,
-    select,
-    selecting,
+    select_page,
+    select_page_in_steps,
 )
 from fairlead.api.http.openapi import IDENTITY, LINKS, TEXT, TEXTS, Handler, Operation
-from fairlead.runtime.cooperative import in_steps
+from fairlead.runtime.cooperative import run_in_steps
 from fairlead.schema import Schema, array_schema, object_schema
 
 _TAG_WORDS = ("tags", "tags-any", "not-tags", "not-tags-any")
-_WORDS: Mapping[str, Schema] = {
+_RESERVED_PARAMETERS: Mapping[str, Schema] = {
     "fields": TEXTS,
     "limit": {"anyOf": [{"type": "integer", "minimum": -1, "maximum": 10**9 - 1}, {"const": "infinite"}]},
     "marker": IDENTITY,
     "page_reverse": {"type": "boolean"},
     "sort": TEXT,
-    "sort_key": array_schema(TEXT, MOST_SORT_KEYS),
-    "sort_dir": array_schema({"enum": ["asc", "desc"]}, MOST_SORT_KEYS),
+    "sort_key": array_schema(TEXT, MAX_SORT_KEYS),
+    "sort_dir": array_schema({"enum": ["asc", "desc"]}, MAX_SORT_KEYS),
     **dict.fromkeys(_TAG_WORDS, TEXT),
 }
 """Reserved query parameters; all others are filters."""
@@ -61,7 +61,7 @@ _MATCHERS: Mapping[str, Callable[[Item], Iterable[object]]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plain:
+class SimpleList:
     """List of resources without parts, tags and creation time."""
 
     plural: str
@@ -73,12 +73,12 @@ class Plain:
     @property
     def query(self) -> Mapping[str, Schema]:
         """Query parameters; every attribute is a filter."""
-        words = {name: schema for name, schema in _WORDS.items() if name not in _TAG_WORDS}
+        words = {name: schema for name, schema in _RESERVED_PARAMETERS.items() if name not in _TAG_WORDS}
         return {**dict.fromkeys(self.attributes, TEXTS), **words, "marker": TEXT}
 
     @property
-    def answer(self) -> Schema:
-        gives = {self.plural: array_schema(object_schema(self.attributes), LARGEST_PAGE), self.links: LINKS}
+    def response(self) -> Schema:
+        gives = {self.plural: array_schema(object_schema(self.attributes), MAX_PAGE_SIZE), self.links: LINKS}
         return object_schema(gives, gives)
 
     def respond(self, request: Request, items: Iterable[Item]) -> Response:
@@ -93,14 +93,14 @@ class Plain:
 
 def list_query(attributes: Iterable[str]) -> Mapping[str, Schema]:
     """Return the query parameters of a list; every attribute is a filter."""
-    return {**dict.fromkeys([*attributes, *_MATCHERS], TEXTS), **_WORDS}
+    return {**dict.fromkeys([*attributes, *_MATCHERS], TEXTS), **_RESERVED_PARAMETERS}
 
 
 async def list_response(request: Request, plural: str, items: Iterable[Item]) -> Response:
     """Encode a page with cooperative yields, because a page of ten thousand items takes a tenth of a second."""
     try:
         matchers = {**_MATCHERS, **_parents(request)}
-        page = await in_steps(selecting(items, _query(request, "created_at", "id"), matchers))
+        page = await run_in_steps(select_page_in_steps(items, _query(request, "created_at", "id"), matchers))
     except BadQuery as error:
         raise ApiError(400, str(error)) from None
     return json_response({plural: page.items, f"{plural}_links": _links(request, page)})
@@ -143,7 +143,7 @@ def unpaged(request: Request, items: Iterable[Item]) -> Sequence[Item]:
 
 def _select(items: Iterable[Item], query: Query, matchers: Mapping[str, Callable[[Item], Iterable[object]]]) -> Page:
     try:
-        return select(items, query, matchers)
+        return select_page(items, query, matchers)
     except BadQuery as error:
         raise ApiError(400, str(error)) from None
 
@@ -151,7 +151,7 @@ def _select(items: Iterable[Item], query: Query, matchers: Mapping[str, Callable
 def _query(request: Request, *order: str) -> Query:
     """Parse the query. `order` is the sort order without sort keys; its last key makes every order total."""
     given = request.query_params
-    filters = {name: frozenset(given.getlist(name)) for name in given if name not in _WORDS}
+    filters = {name: frozenset(given.getlist(name)) for name in given if name not in _RESERVED_PARAMETERS}
     return Query(
         filters=filters,
         tags=TagFilter(

@@ -8,7 +8,7 @@ from fairlead.api.octavia import limits, texts
 from fairlead.changes.tls_checks import TLS_VERSIONS
 from fairlead.model.documents.abilities import Feature
 from fairlead.model.documents.loadbalancer import ClientAuthentication
-from fairlead.schema import Field, Spec, boolean, integer, list_of, text, word_of
+from fairlead.schema import Field, Spec, boolean, enum_of, integer, list_of, text
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,23 +18,23 @@ class Option:
     form: Field
 
 
-_REFERENCE = Field(text(limits.LONGEST_TEXT))
+_REFERENCE = Field(text(limits.MAX_TEXT_LENGTH))
 _ANY_TLS: Mapping[str, Option] = {
     "tls_versions": Option("versions", Field(texts.some_of(*TLS_VERSIONS))),
-    "tls_ciphers": Option("ciphers", Field(text(limits.LONGEST_CIPHERS))),
+    "tls_ciphers": Option("ciphers", Field(text(limits.MAX_CIPHERS_LENGTH))),
     "alpn_protocols": Option("alpn_protocols", Field(texts.alpn_protocols)),
 }
 LISTENER_TLS: Mapping[str, Option] = {
     "default_tls_container_ref": Option("container_ref", _REFERENCE),
-    "sni_container_refs": Option("sni_container_refs", Field(list_of(text(limits.LONGEST_TEXT), limits.REFERENCES))),
-    "client_authentication": Option("client_authentication", Field(word_of(ClientAuthentication))),
+    "sni_container_refs": Option("sni_container_refs", Field(list_of(text(limits.MAX_TEXT_LENGTH), limits.REFERENCES))),
+    "client_authentication": Option("client_authentication", Field(enum_of(ClientAuthentication))),
     "client_ca_tls_container_ref": Option("client_ca_container_ref", _REFERENCE),
     "client_crl_container_ref": Option("client_crl_container_ref", _REFERENCE),
     **_ANY_TLS,
 }
 LISTENER_HTTP: Mapping[str, Option] = {
     "insert_headers": Option("insert_headers", Field(texts.headers)),
-    "hsts_max_age": Option("hsts_max_age", Field(integer(0, limits.LARGEST_NUMBER))),
+    "hsts_max_age": Option("hsts_max_age", Field(integer(0, limits.MAX_NUMBER))),
     "hsts_include_subdomains": Option("hsts_include_subdomains", Field(boolean)),
     "hsts_preload": Option("hsts_preload", Field(boolean)),
 }
@@ -55,7 +55,7 @@ def forms(*options: Mapping[str, Option], rest: Spec) -> Spec:
     return {**shared, **dict(sorted({**found, **rest}.items()))}
 
 
-_SAID: Mapping[str, str] = {
+_FEATURE_NAMES: Mapping[str, str] = {
     "listener.protocol": "protocol",
     "listener.l7policies": "L7 policies",
     "listener.connection_limit": "connection_limit",
@@ -74,8 +74,8 @@ _SAID: Mapping[str, str] = {
 }
 
 
-def say_feature(asked: Feature | str) -> str:
+def feature_name(asked: Feature | str) -> str:
     """Return Octavia's name of an unsupported feature."""
     if isinstance(asked, str):
         return asked
-    return f"{_SAID[asked.attribute]} {asked.value}".rstrip()
+    return f"{_FEATURE_NAMES[asked.attribute]} {asked.value}".rstrip()

@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 from fairlead.api.http.front_end import JsonObject
 from fairlead.api.octavia import encode, requests, specs
-from fairlead.api.octavia.caller import Caller
+from fairlead.api.octavia.caller import RequestCaller
 from fairlead.changes import l7, listeners, lookup, members, monitors, pools
 from fairlead.changes.identity import Identity
 from fairlead.model.documents.loadbalancer import LoadBalancer
@@ -41,9 +41,9 @@ class Part:
     find: Callable[[Snapshot, Names, Identity], Chain]
     """Return the load balancer and the objects down to the part."""
     encode: Callable[..., JsonObject]
-    create: Callable[[Snapshot, Values, Caller, Names], Steps[requests.Made]]
-    update: Callable[[Snapshot, Values, Caller, Names], Steps[Changes]]
-    delete: Callable[[Snapshot, Caller, Names], Steps[Changes]]
+    create: Callable[[Snapshot, Values, RequestCaller, Names], Steps[requests.CreatedPart]]
+    update: Callable[[Snapshot, Values, RequestCaller, Names], Steps[Changes]]
+    delete: Callable[[Snapshot, RequestCaller, Names], Steps[Changes]]
 
 
 LISTENER = Part(
@@ -60,7 +60,7 @@ LISTENER = Part(
     encode=encode.encode_listener,
     create=lambda snapshot, values, caller, _: requests.create_listener(snapshot, values, caller),
     update=lambda snapshot, values, caller, names: requests.update_listener(snapshot, values, caller, names["id"]),
-    delete=lambda snapshot, caller, names: listeners.delete_listener(snapshot, caller.asker, names["id"]),
+    delete=lambda snapshot, caller, names: listeners.delete_listener(snapshot, caller.identity, names["id"]),
 )
 POOL = Part(
     root="pool",
@@ -76,7 +76,7 @@ POOL = Part(
     encode=encode.encode_pool,
     create=lambda snapshot, values, caller, _: requests.create_pool(snapshot, values, caller),
     update=lambda snapshot, values, caller, names: requests.update_pool(snapshot, values, caller, names["id"]),
-    delete=lambda snapshot, caller, names: pools.delete_pool(snapshot, caller.asker, names["id"]),
+    delete=lambda snapshot, caller, names: pools.delete_pool(snapshot, caller.identity, names["id"]),
 )
 
 
@@ -102,7 +102,9 @@ MEMBER = Part(
     update=lambda snapshot, values, caller, names: requests.update_member(
         snapshot, values, caller, names["pool_id"], names["id"]
     ),
-    delete=lambda snapshot, caller, names: members.delete_member(snapshot, caller.asker, names["pool_id"], names["id"]),
+    delete=lambda snapshot, caller, names: members.delete_member(
+        snapshot, caller.identity, names["pool_id"], names["id"]
+    ),
 )
 HEALTH_MONITOR = Part(
     root="healthmonitor",
@@ -118,7 +120,7 @@ HEALTH_MONITOR = Part(
     encode=encode.encode_monitor,
     create=lambda snapshot, values, caller, _: requests.create_monitor(snapshot, values, caller),
     update=lambda snapshot, values, caller, names: requests.update_monitor(snapshot, values, caller, names["id"]),
-    delete=lambda snapshot, caller, names: monitors.delete_monitor(snapshot, caller.asker, names["id"]),
+    delete=lambda snapshot, caller, names: monitors.delete_monitor(snapshot, caller.identity, names["id"]),
 )
 L7_POLICY = Part(
     root="l7policy",
@@ -134,7 +136,7 @@ L7_POLICY = Part(
     encode=encode.encode_policy,
     create=lambda snapshot, values, caller, _: requests.create_policy(snapshot, values, caller),
     update=lambda snapshot, values, caller, names: requests.update_policy(snapshot, values, caller, names["id"]),
-    delete=lambda snapshot, caller, names: l7.delete_policy(snapshot, caller.asker, names["id"]),
+    delete=lambda snapshot, caller, names: l7.delete_policy(snapshot, caller.identity, names["id"]),
 )
 
 
@@ -160,6 +162,6 @@ L7_RULE = Part(
     update=lambda snapshot, values, caller, names: requests.update_rule(
         snapshot, values, caller, names["l7policy_id"], names["id"]
     ),
-    delete=lambda snapshot, caller, names: l7.delete_rule(snapshot, caller.asker, names["l7policy_id"], names["id"]),
+    delete=lambda snapshot, caller, names: l7.delete_rule(snapshot, caller.identity, names["l7policy_id"], names["id"]),
 )
 PARTS = (LISTENER, POOL, MEMBER, HEALTH_MONITOR, L7_POLICY, L7_RULE)

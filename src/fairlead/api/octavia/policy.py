@@ -124,7 +124,7 @@ class Permit(Identity):
         return bool(self.roles & ADMIN)
 
     @property
-    def may_limit(self) -> bool:
+    def may_change_quotas(self) -> bool:
         return bool(self.roles & GRANTS[Rule.WRITE_QUOTA].everywhere)
 
     @property
@@ -165,10 +165,10 @@ def guard(operation: Operation) -> Operation:
         operation.method,
         operation.path,
         guarded,
-        gives=operation.gives,
-        takes=operation.takes,
+        gives=operation.responses,
+        takes=operation.body,
         query=operation.query,
-        fails=operation.fails,
+        fails=operation.errors,
     )
 
 

@@ -6,14 +6,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from fairlead.api.http.front_end import ApiError, Services, json_response
-from fairlead.api.http.listing import LARGEST_PAGE
+from fairlead.api.http.listing import MAX_PAGE_SIZE
 from fairlead.api.http.openapi import FLAG, IDENTITY, TEXT, TEXTS, Handler, Operation
-from fairlead.api.octavia.catalog import FLAVORS, ZONES, Family
+from fairlead.api.octavia.catalog import FLAVORS, ZONES, CatalogNames
 from fairlead.api.octavia.errors import not_found
-from fairlead.api.octavia.lists import Plain, unpaged
-from fairlead.api.octavia.options import say_feature
+from fairlead.api.octavia.lists import SimpleList, unpaged
+from fairlead.api.octavia.options import feature_name
 from fairlead.changes.catalog_selection import find_provider
-from fairlead.compilers.providers import Names
+from fairlead.compilers.providers import ProviderNames
 from fairlead.model.documents.abilities import Abilities, Feature
 from fairlead.model.documents.loadbalancer import ListenerProtocol, PoolProtocol
 from fairlead.schema import Schema, array_schema, object_schema, or_null
@@ -24,7 +24,7 @@ _TEXTS = ("cached_zone", "cert_expiration", "compute_flavor", "created_at", "ha_
 _MORE_TEXTS = ("updated_at", "vrrp_interface", "vrrp_ip")
 _IDS = ("compute_id", "ha_port_id", "image_id", "loadbalancer_id", "vrrp_port_id")
 _NUMBERS = ("vrrp_id", "vrrp_priority")
-_AMPHORAE = Plain(
+_AMPHORAE = SimpleList(
     plural="amphorae",
     links="amphorae_links",
     attributes={
@@ -49,7 +49,7 @@ def provider_routes(services: Services) -> list[Operation]:
 def amphora_routes() -> list[Operation]:
     path = "/amphorae/{id}"
     return [
-        Operation("GET", "/amphorae", _list_amphorae, gives={200: _AMPHORAE.answer}, query=_AMPHORAE.query),
+        Operation("GET", "/amphorae", _list_amphorae, gives={200: _AMPHORAE.response}, query=_AMPHORAE.query),
         Operation("GET", path, _no_amphora, gives={}),
         Operation("DELETE", path, _no_amphora, gives={}),
         Operation("GET", f"{path}/stats", _no_statistics, gives={}),
@@ -80,13 +80,13 @@ def _can(name: str, abilities: Abilities) -> str:
         "type of health monitors": abilities.monitors,
         "locality": abilities.localities,
         "down_member": abilities.down_members,
-        "options": {say_feature(Feature(each)) for each in abilities.options},
+        "options": {feature_name(Feature(each)) for each in abilities.options},
     }
     lines = (f"* {what}: {', '.join(sorted(map(str, its))) or 'none'}" for what, its in values.items())
     return "\n".join((f"The provider `{name}` can, in this deployment:", "", *lines))
 
 
-def _capabilities(names: Names, root: str, family: Family) -> Operation:
+def _capabilities(names: ProviderNames, root: str, family: CatalogNames) -> Operation:
     async def show(request: Request) -> Response:
         """List the keys that a profile of this provider may have."""
         known = family.capabilities(find_provider(names, request.path_params["name"]))
@@ -99,7 +99,7 @@ def _capabilities(names: Names, root: str, family: Family) -> Operation:
 
 def _described(root: str) -> Schema:
     """Return the schema of a list of names; `fields` may omit attributes."""
-    return object_schema({root: array_schema(object_schema(_DESCRIBED), LARGEST_PAGE)}, [root])
+    return object_schema({root: array_schema(object_schema(_DESCRIBED), MAX_PAGE_SIZE)}, [root])
 
 
 async def _list_amphorae(request: Request) -> Response:

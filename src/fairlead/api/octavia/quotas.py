@@ -9,35 +9,35 @@ from fairlead.api.http.front_end import JsonObject, Services, identity, json_res
 from fairlead.api.http.openapi import TEXT, Operation, read_body
 from fairlead.api.octavia import specs
 from fairlead.api.octavia.errors import forbidden
-from fairlead.api.octavia.lists import Plain, show_one
-from fairlead.changes.quotas import check_project, has_quota, set_limits, take_limits_away
+from fairlead.api.octavia.lists import SimpleList, show_one
+from fairlead.changes.quotas import check_project, has_quota, reset_limits, set_limits
 from fairlead.model.documents.quota import (
     BALANCING,
-    LARGEST_QUOTA,
+    MAX_QUOTA,
     UNLIMITED,
-    Counted,
     Quota,
+    QuotaResource,
     limit_of,
     limits_of,
 )
 from fairlead.model.snapshot import Snapshot
 from fairlead.schema import Field, Spec, Values, integer, object_schema
 
-_ALSO = {"loadbalancer": Counted.LOAD_BALANCER, "healthmonitor": Counted.HEALTH_MONITOR}
+_ALSO = {"loadbalancer": QuotaResource.LOAD_BALANCER, "healthmonitor": QuotaResource.HEALTH_MONITOR}
 """Older names, accepted and returned in addition."""
-ATTRIBUTES: Mapping[str, Counted] = {**{what.value: what for what in BALANCING}, **_ALSO}
-QUOTA_PUT: Spec = dict.fromkeys(sorted(ATTRIBUTES), Field(integer(UNLIMITED, LARGEST_QUOTA)))
+ATTRIBUTES: Mapping[str, QuotaResource] = {**{what.value: what for what in BALANCING}, **_ALSO}
+QUOTA_PUT: Spec = dict.fromkeys(sorted(ATTRIBUTES), Field(integer(UNLIMITED, MAX_QUOTA)))
 _SHOWN = {"project_id": TEXT, "tenant_id": TEXT, **{name: field.parse.schema for name, field in QUOTA_PUT.items()}}
-_LIST = Plain(plural="quotas", links="quotas_links", key="project_id", attributes=_SHOWN)
+_LIST = SimpleList(plural="quotas", links="quotas_links", key="project_id", attributes=_SHOWN)
 _ONE = object_schema({"quota": object_schema(_SHOWN, _SHOWN)}, ["quota"])
 
 
 def quota_routes(services: Services) -> list[Operation]:
-    views = _Views(services)
+    views = _QuotaHandlers(services)
     update = specs.body("quota", QUOTA_PUT, argument="quotas")
     one = {200: _ONE}
     return [
-        Operation("GET", "/quotas", views.list, gives={200: _LIST.answer}, query=_LIST.query),
+        Operation("GET", "/quotas", views.list, gives={200: _LIST.response}, query=_LIST.query),
         Operation("GET", "/quotas/defaults", views.show_defaults, gives=one),
         show_one("/quotas/{project_id}", views.show, "quota", _LIST.attributes),
         Operation("GET", "/quotas/{project_id}/default", views.show_default, gives=one),
@@ -46,7 +46,7 @@ def quota_routes(services: Services) -> list[Operation]:
     ]
 
 
-class _Views:
+class _QuotaHandlers:
     def __init__(self, services: Services) -> None:
         self._services = services
 
@@ -89,7 +89,7 @@ class _Views:
     async def delete(self, request: Request) -> Response:
         project, caller = _project(request), identity(request)
 
-        await self._services.write(lambda old: take_limits_away(old, caller, project, BALANCING))
+        await self._services.write(lambda old: reset_limits(old, caller, project, BALANCING))
         return Response(status_code=202)
 
     def _answer(self, project: str, quota: Quota | None, status: int = 200) -> Response:
@@ -114,6 +114,6 @@ def _project(request: Request) -> str:
     return project
 
 
-def _named(values: Values) -> Mapping[Counted, int | None]:
+def _named(values: Values) -> Mapping[QuotaResource, int | None]:
     """Return limits by resource; if both names are given, the longer one applies."""
     return {ATTRIBUTES[name]: value for name, value in sorted(values.items(), key=lambda item: item[0] not in _ALSO)}

@@ -24,16 +24,16 @@ from fairlead.schema import (
 _BYTES = re.compile("(?:[0-9A-Fa-f]{2})+")
 
 
-@reads({"type": "string", "maxLength": 2 * sizes.RAW_BYTES, "pattern": "^([0-9A-Fa-f]{2})+$"})
+@reads({"type": "string", "maxLength": 2 * sizes.MAX_RAW_BYTES, "pattern": "^([0-9A-Fa-f]{2})+$"})
 def hexadecimal(value: object) -> bytes:
-    found = text(2 * sizes.RAW_BYTES)(value)
+    found = text(2 * sizes.MAX_RAW_BYTES)(value)
     if not _BYTES.fullmatch(found):
         raise ValueError("Value should be bytes in hexadecimal digits, two for each: 5353482d is SSH-.")
     return bytes.fromhex(found)
 
 
 _RAW: Spec = {
-    "location": Field(integer(0, sizes.LARGEST_RAW_LOCATION), required=True),
+    "location": Field(integer(0, sizes.MAX_RAW_OFFSET), required=True),
     "value": Field(hexadecimal, required=True),
 }
 

@@ -51,9 +51,9 @@ from fairlead.changes.refusal import Refusal
 from fairlead.compilers.providers import VIP_NETWORKS
 from fairlead.model.documents.catalog import FlavorProfile, Profile
 from fairlead.model.documents.l7 import L7RuleType
-from fairlead.model.documents.loadbalancer import DATAGRAMS, PersistenceType
+from fairlead.model.documents.loadbalancer import DATAGRAM_PROTOCOLS, PersistenceType
 from fairlead.model.documents.owner import Kind
-from fairlead.model.documents.quota import Counted
+from fairlead.model.documents.quota import QuotaResource
 
 _ROOTS = {Kind.FLAVOR: "flavor", Kind.AVAILABILITY_ZONE: "availability_zone"}
 _OPTIONS = {Kind.FLAVOR: "flavor_id", Kind.AVAILABILITY_ZONE: "availability zone"}
@@ -67,12 +67,12 @@ _IN_CATALOG = {
 _PROFILES = {**_IN_CATALOG, Kind.FLAVOR_PROFILE: "Flavor Profile"}
 """Names in texts about references."""
 _MANY = {
-    Counted.LISTENER: "listeners",
-    Counted.POOL: "pools",
-    Counted.L7POLICY: "L7 policies on a listener",
-    Counted.MEMBER: "members in all",
+    QuotaResource.LISTENER: "listeners",
+    QuotaResource.POOL: "pools",
+    QuotaResource.L7POLICY: "L7 policies on a listener",
+    QuotaResource.MEMBER: "members in all",
 }
-_PARTS = {Counted.LOAD_BALANCER: "Load Balancer", Counted.POOL: "Pool", Counted.L7POLICY: "L7Policy"}
+_PARTS = {QuotaResource.LOAD_BALANCER: "Load Balancer", QuotaResource.POOL: "Pool", QuotaResource.L7POLICY: "L7Policy"}
 """Names in "immutable" errors."""
 _RULE: Mapping[RuleProblem, str] = {
     RuleProblem.NO_VALUE: "Invalid L7 Rule: L7 rule type requires a value",
@@ -97,19 +97,19 @@ _NO_MEMBER_CA: Mapping[bool | None, str] = {
 }
 
 
-def say(why: Refusal) -> ApiError:
+def error_of(why: Refusal) -> ApiError:
     """Return the error of a rejection. Raises TypeError for a class without a text."""
-    words = WORDS.get(type(why))
+    words = ERROR_TEXTS.get(type(why))
     if words is None:
         raise TypeError(f"there are no words for {why}")
     return words(why)
 
 
-def _immutable(why: balancers.OnItsWay) -> ApiError:
+def _immutable(why: balancers.PartPending) -> ApiError:
     return ApiError(409, f"{_PARTS[why.what]} {why.id} is immutable and cannot be updated.")
 
 
-def _wrong_rule(why: l7_checks.WrongRule) -> ApiError:
+def _wrong_rule(why: l7_checks.InvalidRule) -> ApiError:
     rule = why.rule
     has_key = rule.type in (L7RuleType.HEADER, L7RuleType.COOKIE)
     value_of = f"{rule.type.value.lower()} value" if has_key else "comparison value"
@@ -118,9 +118,9 @@ def _wrong_rule(why: l7_checks.WrongRule) -> ApiError:
 
 
 def _wrong_monitor(why: monitor_checks.WrongMonitorType) -> ApiError:
-    if why.protocol not in DATAGRAMS:
+    if why.protocol not in DATAGRAM_PROTOCOLS:
         return bad_request(f"The {why.type.value} type is only supported for pools of type UDP/SCTP.")
-    types = "/".join(each.value for each in monitor_checks.OF_DATAGRAMS)
+    types = "/".join(each.value for each in monitor_checks.DATAGRAM_MONITORS)
     return bad_request(
         f"The associated pool protocol is {why.protocol.value}, so only a {types} health monitor is supported."
     )
@@ -140,7 +140,7 @@ def _other_provider(why: catalog_selection.OfferOfOtherProvider) -> ApiError:
     return ApiError(400, f"{what} '{why.key}' is not compatible with provider '{why.provider}'")
 
 
-def _met(why: probe_limits.TooManyProbes) -> ApiError:
+def _probe_limit_exceeded(why: probe_limits.TooManyProbes) -> ApiError:
     of = f" of port {why.port_id}" if why.port_id else ""
     return ApiError(403, f"Quota has been met for resources: Probes per second{of} ({why.per_second})")
 
@@ -161,8 +161,10 @@ def _data(profile: Profile) -> str:
 _CATALOG: Mapping[type[Refusal], Callable[[Any], ApiError]] = {
     catalog.NotInCatalog: lambda why: not_found(_IN_CATALOG[why.owner.kind], why.owner.id),
     catalog.NoProfile: lambda why: missing_subresource(_PROFILES[why.owner.kind], why.owner.id),
-    catalog.NameTaken: lambda why: ApiError(409, f"A {_IN_CATALOG[why.kind].lower()} of {why.name} already exists."),
-    catalog.InUse: lambda why: ApiError(
+    catalog.CatalogNameInUse: lambda why: ApiError(
+        409, f"A {_IN_CATALOG[why.kind].lower()} of {why.name} already exists."
+    ),
+    catalog.CatalogEntryInUse: lambda why: ApiError(
         409, f"{_IN_CATALOG[why.owner.kind]} {why.owner.id} is in use and cannot be modified."
     ),
 }
@@ -178,12 +180,12 @@ _BALANCERS: Mapping[type[Refusal], Callable[[Any], ApiError]] = {
     lookup.NoSuch: lambda why: not_found(NAMES[why.what], why.id),
     lookup.NotTheirs: lambda _: forbidden(),
     identity.NotAnAdministrator: lambda _: forbidden(),
-    balancers.OnItsWay: _immutable,
-    balancers.WholeOnItsWay: lambda why: ApiError(
+    balancers.PartPending: _immutable,
+    balancers.BalancerPending: lambda why: ApiError(
         409, f"Invalid state {why.status.value} of loadbalancer resource {why.id}"
     ),
     balancers.HasParts: lambda why: bad_request(f"Cannot delete Load Balancer {why.balancer_id} - it has children"),
-    balancers.VipStays: lambda why: bad_request(f"The VIP of Load Balancer {why.balancer_id} cannot be changed."),
+    balancers.VipImmutable: lambda why: bad_request(f"The VIP of Load Balancer {why.balancer_id} cannot be changed."),
     balancer_checks.TooManyPorts: lambda why: bad_request(
         f"A load balancer can have at most {why.most} {'ports of members' if why.are_targets else 'ports'}."
     ),
@@ -191,19 +193,21 @@ _BALANCERS: Mapping[type[Refusal], Callable[[Any], ApiError]] = {
         f"A load balancer can have at most {why.most} hash buckets. SOURCE_IP_PORT, SOURCE_IP and session persistence"
         f" SOURCE_IP need {why.each} for each port of a listener at each VIP: use fewer ports, or ROUND_ROBIN."
     ),
-    balancers.DescribedAsAWhole: lambda why: ApiError(
+    balancers.BalancerIsDeclarative: lambda why: ApiError(
         409,
         f"Load Balancer {why.balancer_id} is changed as a whole, by the API that it was made by: its listeners, pools"
         " and members cannot be changed here.",
     ),
-    balancer_checks.TooMany: lambda why: bad_request(f"A load balancer can have at most {why.most} {_MANY[why.what]}."),
-    balancers.OfferStays: lambda why: bad_request(
+    balancer_checks.TooManyParts: lambda why: bad_request(
+        f"A load balancer can have at most {why.most} {_MANY[why.what]}."
+    ),
+    balancers.OfferImmutable: lambda why: bad_request(
         f"The {why.field} of Load Balancer {why.balancer_id} cannot be changed."
     ),
-    idempotent_update.ChangedSince: lambda why: ApiError(
+    idempotent_update.GenerationMismatch: lambda why: ApiError(
         409, f"Load Balancer {why.balancer_id} has changed since its revision {why.generation}."
     ),
-    ids.IdTaken: lambda why: ApiError(409, f"The id {why.id} is already in use."),
+    ids.IdInUse: lambda why: ApiError(409, f"The id {why.id} is already in use."),
     catalog_selection.UnknownProvider: lambda why: ApiError(400, f"Provider '{why.name}' is not enabled."),
     catalog_selection.UnknownOffer: lambda why: bad_request(f"Invalid {_OPTIONS[why.kind]}."),
     catalog_selection.OfferDisabled: lambda why: ApiError(
@@ -221,11 +225,11 @@ _BALANCERS: Mapping[type[Refusal], Callable[[Any], ApiError]] = {
         501,
         f"Provider '{why.profile.provider}' does not support a requested option: {_data(why.profile)} {why.name}",
     ),
-    probe_limits.TooManyProbes: _met,
+    probe_limits.TooManyProbes: _probe_limit_exceeded,
     proxy_limits.TooManyServers: _too_many_servers,
 }
 _LISTENERS: Mapping[type[Refusal], Callable[[Any], ApiError]] = {
-    listener_checks.PortInUse: lambda why: ApiError(
+    listener_checks.ListenerPortInUse: lambda why: ApiError(
         409,
         f"Another Listener on this Load Balancer is already using protocol {why.protocol.value} and protocol_port"
         f" {why.port}",
@@ -236,16 +240,16 @@ _LISTENERS: Mapping[type[Refusal], Callable[[Any], ApiError]] = {
     listener_checks.WrongPoolProtocol: lambda why: bad_request(
         f"The pool protocol '{why.pool.value}' is invalid while the listener protocol is '{why.listener.value}'."
     ),
-    listener_checks.LeadsNowhere: lambda why: ApiError(
+    listener_checks.PoolsNotSupported: lambda why: ApiError(
         400, f"Protocol {why.protocol.value} listeners cannot have child objects."
     ),
-    listener_checks.RawOfOther: lambda why: bad_request(
+    listener_checks.RawMatchNotSupported: lambda why: bad_request(
         f"raw is of TCP listeners; a {why.protocol.value} listener cannot have it."
     ),
-    listener_checks.CidrOfOtherVersion: lambda why: bad_request(
+    listener_checks.CidrIpVersionMismatch: lambda why: bad_request(
         f"CIDR {why.cidr} IP version incompatible with all VIPs {[str(vip) for vip in why.vips]} IP version."
     ),
-    l7_checks.WrongRule: _wrong_rule,
+    l7_checks.InvalidRule: _wrong_rule,
     l7_checks.TooManyRules: lambda why: ApiError(409, f"Too many rules on L7 policy {why.policy_id}"),
 }
 _POOLS: Mapping[type[Refusal], Callable[[Any], ApiError]] = {
@@ -254,35 +258,35 @@ _POOLS: Mapping[type[Refusal], Callable[[Any], ApiError]] = {
     pool_checks.MemberExists: lambda why: ApiError(
         409, f"Another member on this pool is already using ip {why.address} on protocol_port {why.port}"
     ),
-    pool_checks.NoDestination: lambda why: ApiError(
+    pool_checks.InvalidDestination: lambda why: ApiError(
         400,
         f"{why.address} is not a valid option for {'member monitor_address' if why.is_probed else 'member address'}",
     ),
-    member_placement.BehindNoHost: lambda why: bad_request(
+    member_placement.MemberNotRouted: lambda why: bad_request(
         f"Hosts announce the VIPs of provider {why.provider}, and member"
         f" {'monitor_address' if why.is_probed else 'address'} {why.address} is behind none of them"
         " where the project may have members: it has to be in a prefix that an operator has declared for a host."
     ),
-    member_placement.IsAHost: lambda why: bad_request(
+    member_placement.MemberIsHostAddress: lambda why: bad_request(
         f"Member {'monitor_address' if why.is_probed else 'address'} {why.address} is an address of the host itself, to"
         f" which provider {why.provider} leads nobody but where an operator has said that members run on the host."
     ),
-    member_placement.OnASubnet: lambda why: bad_request(
+    member_placement.MemberSubnetNotSupported: lambda why: bad_request(
         f"Hosts announce the VIPs of provider {why.provider}, and lead to members behind them by address alone: leave"
         f" out subnet_id {why.subnet_id}, which is on another network."
     ),
-    persistence.CookiesOfDatagrams: lambda why: bad_request(
+    persistence.CookiePersistenceNotSupported: lambda why: bad_request(
         "Cookie names are not supported for UDP/SCTP pools."
         if why.type is PersistenceType.APP_COOKIE
         else COOKIES_OF_DATAGRAMS.format(why.type.value)
     ),
-    persistence.TimeoutOfStreams: lambda _: bad_request(
+    persistence.PersistenceTimeoutNotSupported: lambda _: bad_request(
         "persistence_timeout and persistence_granularity is only for UDP and SCTP protocol pools."
     ),
     persistence.BadCookieName: lambda _: bad_request('Supplied "cookie_name" is invalid.'),
     monitors.HasMonitor: lambda _: ApiError(409, "This pool already has a health monitor"),
     monitor_checks.WrongMonitorType: _wrong_monitor,
-    monitor_checks.ProbesTooOften: lambda why: bad_request(
+    monitor_checks.DelayTooShort: lambda why: bad_request(
         f"The request delay value {why.delay} should be larger than {why.least} for {why.type.value} health monitor"
         " type."
     ),
@@ -306,13 +310,13 @@ _TLS: Mapping[type[Refusal], Callable[[Any], ApiError]] = {
         400, f"insert-headers is not a valid option for a {why.protocol.value} protocol listener."
     ),
     tls_checks.UnknownHeaders: lambda why: ApiError(400, f"{list(why.names)} is not a valid option for insert_headers"),
-    tls_checks.HeadersOfCertificates: lambda why: ApiError(
+    tls_checks.ClientCertificateHeadersNotSupported: lambda why: ApiError(
         400, f"{list(why.names)} is not a valid option for {why.protocol.value} protocol listener."
     ),
     tls_checks.BadHeaderSwitch: lambda why: ApiError(
         400, f"{why.value} is not a valid option for insert_headers {why.name}; it is true or false."
     ),
-    tls_checks.TlsOfDatagrams: lambda why: bad_request(
+    tls_checks.TlsNotSupportedForDatagrams: lambda why: bad_request(
         f"{why.protocol.value} protocol listener does not support TLS{' or header insertion' if why.is_there else ''}."
     ),
     tls_checks.CertificateNotUsed: lambda why: bad_request(
@@ -334,7 +338,7 @@ _TLS: Mapping[type[Refusal], Callable[[Any], ApiError]] = {
     tls_checks.BadCiphers: lambda _: bad_request(
         "Invalid characters in cipher string. Only alphanumeric, -, +, !, :, @, =, _, and . are allowed."
     ),
-    secrets.NotRetrieved: lambda why: ApiError(
+    secrets.SecretUnavailable: lambda why: ApiError(
         400, f"Could not retrieve certificate: {list(why.references)}: {'; '.join(dict.fromkeys(why.why))}"
     ),
     tls_checks.OldTlsVersions: lambda why: bad_request(
@@ -345,26 +349,26 @@ _VIPS: Mapping[type[Refusal], Callable[[Any], ApiError]] = {
     addresses.AddressOutsideSubnet: lambda why: bad_request(
         f"VIP address {why.address} is not a valid IP for subnet {why.subnet_id} ({why.cidr})."
     ),
-    addresses.AddressTaken: lambda why: ApiError(409, f"The VIP IP address is already in use: {why.address}"),
+    addresses.AddressInUse: lambda why: ApiError(409, f"The VIP IP address is already in use: {why.address}"),
     addresses.NoFreeAddress: lambda why: ApiError(409, f"No more IP addresses available on subnet {why.subnet_id}."),
     addresses.NoSubnetOnNetwork: lambda why: bad_request(
         f"Supplied network does not contain a subnet{'' if why.address is None else ' for VIP address specified'}."
     ),
-    provider_migration.ClientsLeft: lambda why: ApiError(
+    provider_migration.ClientsWouldLoseService: lambda why: ApiError(
         409,
         f"clients would be left where the other provider serves them: {_places(why.networks, 'network')}"
         f"{' and ' if why.networks and why.routers else ''}{_places(why.routers, 'router')}; to leave them, name each.",
     ),
     access.NotFound: lambda why: missing_subresource(why.what.__name__, why.id),
-    vips.NoVip: lambda _: bad_request("VIP must contain one of: vip_port_id, vip_network_id, vip_subnet_id."),
+    vips.VipNotSpecified: lambda _: bad_request("VIP must contain one of: vip_port_id, vip_network_id, vip_subnet_id."),
     vips.PortHasDevice: lambda why: bad_request(f"Port {why.port_id} is already used by device {why.device_id} "),
-    managed_networks.ManagedElsewhere: lambda why: bad_request(managed_networks.say_managed(why)),
+    managed_networks.ManagedElsewhere: lambda why: bad_request(managed_networks.describe_managed_elsewhere(why)),
     vips.VipNeedsPort: lambda why: bad_request(
         f"Network {why.network_id} is {why.writer.value}'s, which gives out its addresses: make a port there first, "
         "and give it as vip_port_id."
     ),
     vips.PortHasHost: lambda why: bad_request(f"Port {why.port_id} is bound to host {why.host}: a workload has it."),
-    vips.WhichAddress: lambda why: bad_request(
+    vips.AmbiguousAddress: lambda why: bad_request(
         "VIP port's subnet could not be determined. Please specify either a VIP subnet or address."
         if why.several
         else "Specified VIP address not found on the specified VIP port."
@@ -379,17 +383,21 @@ _VIPS: Mapping[type[Refusal], Callable[[Any], ApiError]] = {
     catalog_selection.VipNeedsAnnouncing: lambda why: bad_request(
         f"Network {why.network_id} is for VIPs that hosts announce, which those of provider {why.provider} are not."
     ),
-    vips.AddressNotTheirs: lambda _: disallowed("(rule:create_port and (rule:create_port:fixed_ips:ip_address))"),
+    vips.AddressChoiceNotAllowed: lambda _: disallowed(
+        "(rule:create_port and (rule:create_port:fixed_ips:ip_address))"
+    ),
     vips.SubnetsOfSeveralNetworks: lambda _: bad_request("All VIP subnets must belong to the same network."),
-    vips.PortsOfSeveralVips: lambda _: bad_request(
+    vips.VipsOnSeveralPorts: lambda _: bad_request(
         "port_id of additional_vips: all VIPs are on one port; name it as vip_port_id."
     ),
-    vips.PortWithoutAddress: lambda why: bad_request(
+    vips.VipPortWithoutAddress: lambda why: bad_request(
         f"Port {why.port_id} has no such address on subnet {why.subnet_id}."
     ),
-    vips.SubnetTwice: lambda _: bad_request("Duplicate VIP subnet(s) specified. Only one IP can be bound per subnet."),
+    vips.DuplicateSubnet: lambda _: bad_request(
+        "Duplicate VIP subnet(s) specified. Only one IP can be bound per subnet."
+    ),
 }
-WORDS: Mapping[type[Refusal], Callable[[Any], ApiError]] = {
+ERROR_TEXTS: Mapping[type[Refusal], Callable[[Any], ApiError]] = {
     **_CATALOG,
     **_BALANCERS,
     **_LISTENERS,

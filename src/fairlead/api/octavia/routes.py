@@ -1,7 +1,7 @@
 """Routes of the Octavia API with the schemas of their requests and responses."""
 
 from fairlead.api.http.front_end import Services
-from fairlead.api.http.listing import LARGEST_PAGE
+from fairlead.api.http.listing import MAX_PAGE_SIZE
 from fairlead.api.http.openapi import FLAG, LINKS, Handler, Operation
 from fairlead.api.octavia import encode, specs
 from fairlead.api.octavia.catalog import catalog_routes
@@ -10,7 +10,7 @@ from fairlead.api.octavia.parts import MEMBER, PARTS, Part
 from fairlead.api.octavia.policy import guard
 from fairlead.api.octavia.providers import amphora_routes, provider_routes
 from fairlead.api.octavia.quotas import quota_routes
-from fairlead.api.octavia.views import Views
+from fairlead.api.octavia.views import LoadBalancerHandlers
 from fairlead.model.documents import sizes
 from fairlead.schema import Parser, Schema, Values, array_schema, list_of, object_schema
 
@@ -19,7 +19,7 @@ _STATS = {200: object_schema({"stats": object_schema(encode.STATISTICS, encode.S
 
 def resource_routes(services: Services) -> list[Operation]:
     """Return the routes of all resources, relative to a prefix."""
-    views = Views(services)
+    views = LoadBalancerHandlers(services)
     routes = [
         *_load_balancer_routes(views),
         *(operation for part in PARTS for operation in _part_routes(views, part)),
@@ -37,7 +37,7 @@ def machine_routes() -> list[Operation]:
     return [guard(route) for route in amphora_routes()]
 
 
-def _load_balancer_routes(views: Views) -> list[Operation]:
+def _load_balancer_routes(views: LoadBalancerHandlers) -> list[Operation]:
     path, root, shown = "/loadbalancers", "loadbalancer", encode.LOAD_BALANCER
     create = specs.body(root, specs.LOAD_BALANCER_POST, argument="load_balancer")
     update = specs.body(root, specs.LOAD_BALANCER_PUT, argument="load_balancer")
@@ -56,7 +56,7 @@ def _load_balancer_routes(views: Views) -> list[Operation]:
     ]
 
 
-def _part_routes(views: Views, part: Part) -> list[Operation]:
+def _part_routes(views: LoadBalancerHandlers, part: Part) -> list[Operation]:
     path, root, shown = part.path, part.root, _one(part.root, part.shown)
     create = specs.body(root, part.post, argument=part.argument)
     update = specs.body(root, part.put, argument=part.argument)
@@ -69,20 +69,20 @@ def _part_routes(views: Views, part: Part) -> list[Operation]:
     ]
 
 
-def _member_batch(views: Views) -> Operation:
+def _member_batch(views: LoadBalancerHandlers) -> Operation:
     each = specs.nested(specs.MEMBER_POST)
     batch: Parser[tuple[Values, ...]] = specs.under(
-        "members", list_of(each, sizes.MEMBERS), "a list", argument="members_"
+        "members", list_of(each, sizes.MAX_MEMBERS), "a list", argument="members_"
     )
     additive = {"additive_only": FLAG}
     return Operation("PUT", MEMBER.path, views.replace_members, takes=batch, gives={202: None}, query=additive)
 
 
 def _one(root: str, shown: encode.Shown) -> Schema:
-    return object_schema({root: encode.whole(shown)}, [root])
+    return object_schema({root: encode.full_schema(shown)}, [root])
 
 
 def _list(path: str, plural: str, view: Handler, shown: encode.Shown) -> Operation:
     """Return the operation of a list. Its attributes are optional, because `fields` selects them."""
-    gives = {plural: array_schema(object_schema(shown), LARGEST_PAGE), f"{plural}_links": LINKS}
+    gives = {plural: array_schema(object_schema(shown), MAX_PAGE_SIZE), f"{plural}_links": LINKS}
     return Operation("GET", path, view, gives={200: object_schema(gives, gives)}, query=list_query(shown))

@@ -32,7 +32,7 @@ HTTP_VERSIONS = ("1.0", "1.1")
 REDIRECT_CODES = (301, 302, 303, 307, 308)
 
 
-def matching(pattern: str, reason: str, longest: int = limits.LONGEST_TEXT) -> Parser[str]:
+def matching(pattern: str, reason: str, longest: int = limits.MAX_TEXT_LENGTH) -> Parser[str]:
     expression = re.compile(pattern, re.ASCII)
     plain = text(longest)
 
@@ -57,7 +57,7 @@ url = matching(URL, "Value must be a valid URL string")
 url_path = matching(URL_PATH, "Value must be a valid URL Path string")
 
 
-def _in_words(parser: Parser[_T], words: str) -> Parser[_T]:
+def _with_error_text(parser: Parser[_T], words: str) -> Parser[_T]:
     """Return the parser with Octavia's error text."""
 
     @reads(parser.schema)
@@ -70,8 +70,8 @@ def _in_words(parser: Parser[_T], words: str) -> Parser[_T]:
     return parse
 
 
-address = _in_words(schema.address, "Value should be IPv4 or IPv6 format")
-written_address = _in_words(schema.written_address, "Value should be IPv4 or IPv6 format")
+address = _with_error_text(schema.address, "Value should be IPv4 or IPv6 format")
+written_address = _with_error_text(schema.written_address, "Value should be IPv4 or IPv6 format")
 
 
 @reads(schema.cidr.schema)
@@ -82,7 +82,7 @@ def _network(value: object) -> IPNetwork:
     return schema.cidr(value)
 
 
-cidr = _in_words(_network, "Value should be IPv4 or IPv6 CIDR format")
+cidr = _with_error_text(_network, "Value should be IPv4 or IPv6 CIDR format")
 
 
 def one_of(*words: str) -> Parser[str]:
@@ -123,7 +123,7 @@ def some_of(*words: str) -> Parser[tuple[str, ...]]:
             raise ValueError("Value should be a list.")
         if len(value) > limits.REFERENCES:
             raise ValueError(f"Value should have at most {limits.REFERENCES} items.")
-        return tuple(dict.fromkeys(map(text(limits.LONGEST_WORD), value)))
+        return tuple(dict.fromkeys(map(text(limits.MAX_WORD_LENGTH), value)))
 
     return parse
 

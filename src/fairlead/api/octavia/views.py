@@ -9,15 +9,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from fairlead.api.http.front_end import JsonObject, Services, identity, json_response, pieces_response
-from fairlead.api.http.listing import Item, Lazy
+from fairlead.api.http.listing import Item, LazyItem
 from fairlead.api.http.openapi import Handler, read_body
 from fairlead.api.octavia import encode, requests
-from fairlead.api.octavia.caller import Caller, Origin
+from fairlead.api.octavia.caller import CreationContext, RequestCaller
 from fairlead.api.octavia.errors import missing_project
 from fairlead.api.octavia.lists import list_response
 from fairlead.api.octavia.parts import Chain, Names, Part
 from fairlead.changes.balancers import delete_load_balancer, fail_over
-from fairlead.changes.caller import Asker
+from fairlead.changes.caller import ChangeContext
 from fairlead.changes.identity import Identity
 from fairlead.changes.lookup import NotTheirs, find_listener, find_load_balancer
 from fairlead.changes.refusal import Refused
@@ -28,13 +28,13 @@ from fairlead.model.documents.network import Resource
 from fairlead.model.documents.owner import Kind, Owner
 from fairlead.model.registry.changeset import Changes
 from fairlead.model.snapshot import Snapshot
-from fairlead.runtime.cooperative import in_steps
+from fairlead.runtime.cooperative import run_in_steps
 
 NO_CONTENT = 204
 ACCEPTED = 202
 
 
-class Views:
+class LoadBalancerHandlers:
     """Handlers of load balancers and their parts, one method for each request."""
 
     def __init__(self, services: Services, moment: Snapshot | None = None) -> None:
@@ -46,19 +46,21 @@ class Views:
     def _snapshot(self) -> Snapshot:
         return self._moment or self._services.model.snapshot
 
-    def _now(self) -> "Views":
+    def _at_fixed_snapshot(self) -> "LoadBalancerHandlers":
         """Return the handlers with a fixed snapshot, for work with cooperative yields."""
-        return Views(self._services, self._snapshot)
+        return LoadBalancerHandlers(self._services, self._snapshot)
 
-    def caller(self, request: Request, project_id: str | None = None) -> Caller:
+    def caller(self, request: Request, project_id: str | None = None) -> RequestCaller:
         """Return the caller and the attributes of objects that it creates. Raises Refused if it may not change the
         project."""
         who, services = identity(request), self._services
         project, now = project_id or who.project_id, services.now()
         if not who.may_change(project):
             raise Refused(NotTheirs(project_id=project))
-        asker = Asker(identity=who, now=now, applied=services.applied, providers=services.providers)
-        return Caller(asker=asker, origin=Origin(project_id=project, now=now, new_id=services.new_id))
+        asker = ChangeContext(identity=who, now=now, applied=services.applied, providers=services.providers)
+        return RequestCaller(
+            identity=asker, origin=CreationContext(project_id=project, now=now, new_id=services.new_id)
+        )
 
     def _visible(self, who: Identity, narrowed: Iterable[str] | None = None) -> Iterator[LoadBalancer]:
         """Yield the load balancers that the caller may see, limited to the ids in `narrowed`."""
@@ -92,12 +94,12 @@ class Views:
     ) -> Item:
         """Return a list item that is encoded when it is shown. Each has few objects, because the garbage collector
         traverses those of twenty thousand items."""
-        return Lazy(resource, encode.PLAIN, encoder, omitted)
+        return LazyItem(resource, encode.PLAIN, encoder, omitted)
 
     # load balancers
 
     async def list_load_balancers(self, request: Request) -> Response:
-        return await list_response(request, "loadbalancers", self._now().load_balancers(request))
+        return await list_response(request, "loadbalancers", self._at_fixed_snapshot().load_balancers(request))
 
     def load_balancers(self, request: Request) -> Iterator[Item]:
         items = self._visible(identity(request), self._narrowed(request))
@@ -108,14 +110,14 @@ class Views:
     async def create_load_balancer(self, request: Request) -> Response:
         values = await read_body(request)
         caller = self.caller(request, values.get("tenant_id") or values.get("project_id"))
-        if caller.asker.identity.system and not caller.origin.project_id:
+        if caller.identity.identity.system and not caller.origin.project_id:
             raise missing_project()
         made = self._services.new_id()
         snapshot = await self._services.write(
-            lambda old: in_steps(requests.create_load_balancer(old, values, caller, made))
+            lambda old: run_in_steps(requests.create_load_balancer(old, values, caller, made))
         )
         where = encode.status_in(self._services, snapshot, snapshot.load_balancers[made])
-        return json_response({"loadbalancer": await in_steps(encode.encode_tree(where))}, 201)
+        return json_response({"loadbalancer": await run_in_steps(encode.encode_tree(where))}, 201)
 
     async def show_load_balancer(self, request: Request) -> Response:
         return self._load_balancer(self._snapshot, request)
@@ -126,19 +128,19 @@ class Views:
         values = await read_body(request)
         caller = self.caller(request)
         snapshot = await self._services.write(
-            lambda old: in_steps(requests.update_load_balancer(old, values, caller, balancer_id))
+            lambda old: run_in_steps(requests.update_load_balancer(old, values, caller, balancer_id))
         )
         return self._load_balancer(snapshot, request)
 
     async def delete_load_balancer(self, request: Request) -> Response:
         caller, balancer_id = self.caller(request), request.path_params["id"]
         cascade = request.query_params.get("cascade", "").lower() in ("true", "1")
-        await self._services.write(lambda old: delete_load_balancer(old, caller.asker, balancer_id, cascade=cascade))
+        await self._services.write(lambda old: delete_load_balancer(old, caller.identity, balancer_id, cascade=cascade))
         return Response(status_code=NO_CONTENT)
 
     async def show_statuses(self, request: Request) -> Response:
         balancer = find_load_balancer(self._snapshot, request.path_params["id"], identity(request))
-        return pieces_response(await in_steps(encode.encode_statuses(self._status(balancer))))
+        return pieces_response(await run_in_steps(encode.encode_statuses(self._status(balancer))))
 
     async def show_load_balancer_stats(self, request: Request) -> Response:
         """Show the statistics of a load balancer: the sum of its listeners."""
@@ -159,7 +161,7 @@ class Views:
     async def fail_over(self, request: Request) -> Response:
         """Fail over a load balancer: its rows are read again and reconciled, because there is no amphora to replace."""
         caller, balancer_id = self.caller(request), request.path_params["id"]
-        await self._services.write(lambda old: fail_over(old, caller.asker, balancer_id))
+        await self._services.write(lambda old: fail_over(old, caller.identity, balancer_id))
         self._services.resync_owner(Owner(Kind.LOAD_BALANCER, balancer_id))
         return Response(status_code=ACCEPTED)
 
@@ -172,7 +174,7 @@ class Views:
 
     def list_parts(self, part: Part) -> Handler:
         async def show_all(request: Request) -> Response:
-            return await list_response(request, part.plural, self._now().parts(part, request))
+            return await list_response(request, part.plural, self._at_fixed_snapshot().parts(part, request))
 
         return show_all
 
@@ -197,7 +199,7 @@ class Views:
             caller, made = self.caller(request), list[str]()
 
             async def change(old: Snapshot) -> Changes:
-                result, part_id = await in_steps(part.create(old, values, caller, names))
+                result, part_id = await run_in_steps(part.create(old, values, caller, names))
                 made.append(part_id)
                 return result
 
@@ -218,7 +220,7 @@ class Views:
             part.find(self._snapshot, names, identity(request))
             values = await read_body(request)
             caller = self.caller(request)
-            snapshot = await self._services.write(lambda old: in_steps(part.update(old, values, caller, names)))
+            snapshot = await self._services.write(lambda old: run_in_steps(part.update(old, values, caller, names)))
             return self._shown(part, snapshot, names, request)
 
         return update
@@ -226,7 +228,7 @@ class Views:
     def delete_part(self, part: Part) -> Handler:
         async def delete(request: Request) -> Response:
             caller, names = self.caller(request), request.path_params
-            await self._services.write(lambda old: in_steps(part.delete(old, caller, names)))
+            await self._services.write(lambda old: run_in_steps(part.delete(old, caller, names)))
             return Response(status_code=NO_CONTENT)
 
         return delete
@@ -242,6 +244,6 @@ class Views:
         bodies = await read_body(request)
         caller = self.caller(request)
         await self._services.write(
-            lambda old: in_steps(requests.replace_members(old, bodies, caller, pool_id, additive=additive))
+            lambda old: run_in_steps(requests.replace_members(old, bodies, caller, pool_id, additive=additive))
         )
         return Response(status_code=ACCEPTED)

@@ -15,13 +15,13 @@ from fairlead.changes.nodes import revoke_node
 from fairlead.model.documents.agent_counters import STARVED
 from fairlead.model.documents.proxy_place import ProxyPlace, place_of_host_proxy, proxy_chassis
 from fairlead.model.queries.host_proxies import has_host_proxy
-from fairlead.model.queries.proxies import proxy_ports, wanted_of_proxies
+from fairlead.model.queries.proxies import proxy_ports, required_proxy_ports
 from fairlead.model.snapshot import Snapshot
-from fairlead.runtime.cooperative import in_steps
+from fairlead.runtime.cooperative import run_in_steps
 from fairlead.runtime.steps import Steps
 from fairlead.schema import Schema, array_schema, object_schema, or_null
 
-MOST_SHOWN = 20_000
+MAX_LISTED = 20_000
 _UNAPPLIED: Schema = object_schema({"dataplane": TEXT, "owner": TEXT, "error": TEXT}, ["dataplane", "owner", "error"])
 _AGENT = object_schema(
     {
@@ -33,7 +33,7 @@ _AGENT = object_schema(
         "listens": FLAG,
         "probes": NUMBER,
         "starved": FLAG,
-        "unapplied": array_schema(_UNAPPLIED, MOST_SHOWN),
+        "unapplied": array_schema(_UNAPPLIED, MAX_LISTED),
     },
     ["version", "host", "since", "last_heard", "heard", "listens", "probes", "starved", "unapplied"],
 )
@@ -53,7 +53,7 @@ _ROW: Mapping[str, Schema] = {
     "covered_for": NUMBER,
     "declared": or_null(_DECLARED),
     "agent": or_null(_AGENT),
-    "proxies": array_schema(_PROXY, MOST_SHOWN),
+    "proxies": array_schema(_PROXY, MAX_LISTED),
     "enrolled": or_null(_ENROLLED),
     "token_until": or_null(TEXT),
 }
@@ -66,15 +66,15 @@ def routes(services: Services) -> list[Operation]:
         pending tokens."""
         snapshot = services.model.snapshot
         names = sorted({name for known in _known(snapshot) for name in known})
-        found = await in_steps(_of_each(snapshot))
-        return json_response({"chassis": [_row(services, snapshot, name, found) for name in names[:MOST_SHOWN]]})
+        found = await run_in_steps(_compute_totals(snapshot))
+        return json_response({"chassis": [_row(services, snapshot, name, found) for name in names[:MAX_LISTED]]})
 
     async def show(request: Request) -> Response:
         """Show a node."""
         name, snapshot = request.path_params["chassis"], services.model.snapshot
         if not any(name in known for known in _known(snapshot)):
             raise ApiError(404, f"there is no chassis {name[:100]}")
-        return json_response(_row(services, snapshot, name, await in_steps(_of_each(snapshot))))
+        return json_response(_row(services, snapshot, name, await run_in_steps(_compute_totals(snapshot))))
 
     async def enrol(request: Request) -> Response:
         """Issue a token with which the node's agent gets its first certificate. The token is shown and usable once,
@@ -92,7 +92,7 @@ def routes(services: Services) -> list[Operation]:
         return Response(status_code=204)
 
     token = object_schema({"token": TEXT, "expires_at": TEXT}, ["token", "expires_at"])
-    listed = object_schema({"chassis": array_schema(ROW, MOST_SHOWN)}, ["chassis"])
+    listed = object_schema({"chassis": array_schema(ROW, MAX_LISTED)}, ["chassis"])
     return [
         Operation("GET", "/chassis", list_all, gives={200: listed}),
         Operation("GET", "/chassis/{chassis}", show, gives={200: ROW}),
@@ -106,17 +106,17 @@ def _known(snapshot: Snapshot) -> tuple[Collection[str], ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class _OfEach:
+class _ChassisTotals:
     """Values computed in one pass over the snapshot, by chassis."""
 
     covered: Mapping[str, int]
     proxies: Mapping[str, list[JsonObject]]
 
 
-def _of_each(snapshot: Snapshot) -> Steps[_OfEach]:
+def _compute_totals(snapshot: Snapshot) -> Steps[_ChassisTotals]:
     proxies = defaultdict[str, list[JsonObject]](list)
     for place in sorted(snapshot.place_proxies):
-        wanted = wanted_of_proxies(snapshot, place)
+        wanted = required_proxy_ports(snapshot, place)
         for port in proxy_ports(snapshot, place):
             known = snapshot.proxies.get(port.id)
             serving = known.serving & wanted if known is not None else ()
@@ -127,18 +127,18 @@ def _of_each(snapshot: Snapshot) -> Steps[_OfEach]:
         on_host, name = place_of_host_proxy(identity), identity.rpartition("/")[2]
         if on_host is not None and has_host_proxy(snapshot, name, on_host):
             if on_host not in wanted_at:
-                wanted_at[on_host] = wanted_of_proxies(snapshot, on_host)
+                wanted_at[on_host] = required_proxy_ports(snapshot, on_host)
             wanted = wanted_at[on_host]
             serving = snapshot.proxies[identity].serving & wanted
             proxies[name].append({**on_host._asdict(), "serving": len(serving), "wanted": len(wanted)})
             yield
-    return _OfEach(Counter(snapshot.covered.values()), proxies)
+    return _ChassisTotals(Counter(snapshot.covered.values()), proxies)
 
 
-def _row(services: Services, snapshot: Snapshot, name: str, of_each: _OfEach) -> JsonObject:
+def _row(services: Services, snapshot: Snapshot, name: str, of_each: _ChassisTotals) -> JsonObject:
     chassis, agent, host = snapshot.chassis.get(name), snapshot.agents.get(name), snapshot.hosts.get(name)
     node, token = snapshot.nodes.get(name), snapshot.node_tokens.get(name)
-    heard = services.nodes.agents.last_heard(name)
+    heard = services.nodes.agents.last_report(name)
     until = [each.not_after for each in node.certificates] if node is not None else []
     waits = token is not None and services.now() < token.expires_at
     return {
@@ -149,7 +149,7 @@ def _row(services: Services, snapshot: Snapshot, name: str, of_each: _OfEach) ->
         "zones": sorted(chassis.zones) if chassis else [],
         "ports": len(chassis.ports) if chassis else 0,
         "covered_for": of_each.covered.get(name, 0),
-        "proxies": of_each.proxies.get(name, [])[:MOST_SHOWN],
+        "proxies": of_each.proxies.get(name, [])[:MAX_LISTED],
         "declared": host and {"number": host.number, "draining": host.draining},
         "agent": agent
         and {
@@ -157,12 +157,12 @@ def _row(services: Services, snapshot: Snapshot, name: str, of_each: _OfEach) ->
             "host": agent.host,
             "since": _time(agent.since),
             "last_heard": None if heard is None else _time(datetime.fromtimestamp(heard, UTC)),
-            "heard": agent.heard,
-            "listens": services.nodes.channel.listens(name),
-            "probes": services.nodes.agents.probed_by(name),
+            "heard": agent.is_responsive,
+            "listens": services.nodes.channel.is_connected(name),
+            "probes": services.nodes.agents.reported_endpoints(name),
             "starved": bool(services.nodes.agents.counted_by(name).get(STARVED)),
             "unapplied": [
-                {"dataplane": each.dataplane, "owner": each.owner, "error": each.error} for each in agent.unapplied
+                {"dataplane": each.dataplane, "owner": each.owner, "error": each.error} for each in agent.apply_failures
             ],
         },
         "enrolled": node

@@ -7,12 +7,12 @@ from starlette.responses import Response
 
 from fairlead.api.http.front_end import ApiError, JsonObject, Services, json_response
 from fairlead.api.http.openapi import FLAG, NUMBER, TEXT, TEXTS, Operation
-from fairlead.dataplane.interface import Flow, Led
+from fairlead.dataplane.interface import Flow, FlowTarget
 from fairlead.model.documents.addresses import IPAddress, parse_address, render_endpoint
 from fairlead.model.documents.loadbalancer import LoadBalancer, Member, Transport, find_listener
 from fairlead.model.snapshot import Snapshot
 from fairlead.reconciler.dataplanes import Dataplanes
-from fairlead.runtime.cooperative import in_steps
+from fairlead.runtime.cooperative import run_in_steps
 from fairlead.schema import Schema, object_schema, or_null
 
 _NAMED = object_schema({"id": TEXT, "name": TEXT}, ["id", "name"])
@@ -40,10 +40,10 @@ def routes(services: Services, dataplanes: Dataplanes) -> list[Operation]:
         lists unresponsive hosts that the flow may pass."""
         snapshot, flow = services.model.snapshot, _flow(request.query_params)
         for each in dataplanes.nodes:
-            led = await in_steps(each.explain(snapshot, flow)) if each.explain is not None else None
+            led = await run_in_steps(each.explain(snapshot, flow)) if each.explain is not None else None
             if led is not None:
                 return json_response(_row(snapshot, led))
-        where = f"{flow.transport.value} at {render_endpoint(*flow.to)}"
+        where = f"{flow.transport.value} at {render_endpoint(*flow.destination)}"
         raise ApiError(404, f"no load balancer whose VIPs hosts announce listens for {where}")
 
     query: Mapping[str, Schema] = {"client": TEXT, "to": TEXT, "protocol": _PROTOCOL}
@@ -58,7 +58,7 @@ def _flow(said: Mapping[str, str]) -> Flow:
         raise ApiError(400, f"protocol is one of {', '.join(_PORTED)}")
     if client[0].version != to[0].version:
         raise ApiError(400, "client and to have to be of the same IP version")
-    return Flow(client=client, to=to, transport=_PORTED[protocol])
+    return Flow(client=client, destination=to, transport=_PORTED[protocol])
 
 
 def _endpoint(said: Mapping[str, str], name: str) -> tuple[IPAddress, int]:
@@ -75,7 +75,7 @@ def _endpoint(said: Mapping[str, str], name: str) -> tuple[IPAddress, int]:
     return address, int(port)
 
 
-def _row(snapshot: Snapshot, led: Led) -> JsonObject:
+def _row(snapshot: Snapshot, led: FlowTarget) -> JsonObject:
     balancer = snapshot.load_balancers[led.balancer_id]
     listener = find_listener(balancer, led.listener_id)
     member = _member(balancer, led)
@@ -88,12 +88,12 @@ def _row(snapshot: Snapshot, led: Led) -> JsonObject:
         "proxy": led.is_proxy,
         "member": None if member is None else {"id": member.id, "name": member.name},
         "chassis": led.chassis or None,
-        "before": led.before or None,
-        "unheard": list(led.unheard),
+        "before": led.previous_owner or None,
+        "unheard": list(led.unresponsive),
     }
 
 
-def _member(balancer: LoadBalancer, led: Led) -> Member | None:
+def _member(balancer: LoadBalancer, led: FlowTarget) -> Member | None:
     """Return the first member with the flow's address; several may have it at different ports."""
     address = led.member[0] if led.member is not None else None
     listener = find_listener(balancer, led.listener_id)

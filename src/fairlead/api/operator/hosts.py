@@ -9,11 +9,11 @@ from fairlead.api.agents import authentication
 from fairlead.api.http.front_end import ApiError, JsonObject, Services, json_response
 from fairlead.api.http.openapi import FLAG, NUMBER, TEXT, TEXTS, Operation, read_body
 from fairlead.changes import host_checks, hosts
-from fairlead.changes.hosts import AskedHost, drain_host, put_host, remove_host
+from fairlead.changes.hosts import HostRequest, drain_host, put_host, remove_host
 from fairlead.changes.refusal import Refused
-from fairlead.model.documents.enrolment import LONGEST_CHASSIS
-from fairlead.model.documents.hosts import LARGEST_NUMBER, MOST_HOSTS, MOST_PREFIXES, Host, HostPrefix
-from fairlead.runtime.cooperative import in_steps
+from fairlead.model.documents.enrolment import MAX_CHASSIS_NAME_LENGTH
+from fairlead.model.documents.hosts import MAX_HOST_NUMBER, MAX_HOSTS, MAX_PREFIXES, Host, HostPrefix
+from fairlead.runtime.cooperative import run_in_steps
 from fairlead.schema import (
     BadField,
     Field,
@@ -36,14 +36,14 @@ from fairlead.schema import (
     reads,
 )
 
-LONGEST_PROJECT = 255
+MAX_PROJECT_LENGTH = 255
 """Maximum characters of a project id."""
 _PREFIX = object_schema({"cidr": TEXT, "project_id": or_null(TEXT)}, ["cidr", "project_id"])
 _ROW: Mapping[str, Schema] = {
     "name": TEXT,
     "number": NUMBER,
     "addresses": TEXTS,
-    "prefixes": array_schema(_PREFIX, MOST_PREFIXES),
+    "prefixes": array_schema(_PREFIX, MAX_PREFIXES),
     "draining": FLAG,
 }
 ROW = object_schema(_ROW, _ROW)
@@ -66,10 +66,10 @@ def _object(spec: Spec) -> Parser[Values]:
     return parse
 
 
-@reads({"type": "string", "minLength": 1, "maxLength": LONGEST_PROJECT})
+@reads({"type": "string", "minLength": 1, "maxLength": MAX_PROJECT_LENGTH})
 def _project(value: object) -> str:
-    if not isinstance(value, str) or not 0 < len(value) <= LONGEST_PROJECT:
-        raise ValueError(f"Value should be the id of a project, of {LONGEST_PROJECT} characters at most.")
+    if not isinstance(value, str) or not 0 < len(value) <= MAX_PROJECT_LENGTH:
+        raise ValueError(f"Value should be the id of a project, of {MAX_PROJECT_LENGTH} characters at most.")
     return value
 
 
@@ -84,9 +84,9 @@ def _prefix(value: object) -> HostPrefix:
 
 _READ_HOST = _object(
     {
-        "number": Field(integer(1, LARGEST_NUMBER)),
+        "number": Field(integer(1, MAX_HOST_NUMBER)),
         "addresses": Field(list_of(address, 2)),
-        "prefixes": Field(list_of(_prefix, MOST_PREFIXES)),
+        "prefixes": Field(list_of(_prefix, MAX_PREFIXES)),
     }
 )
 
@@ -118,13 +118,15 @@ def routes(services: Services) -> list[Operation]:
         """Declare or update a host. Omitted and null attributes are unchanged; a new host gets a free number and no
         prefixes."""
         name, told = request.path_params["host"], await read_body(request)
-        written = await services.write(lambda snapshot: in_steps(put_host(snapshot, AskedHost(name=name, **told))))
+        written = await services.write(
+            lambda snapshot: run_in_steps(put_host(snapshot, HostRequest(name=name, **told)))
+        )
         return json_response(_row(written.hosts[name]))
 
     async def remove(request: Request) -> Response:
         """Delete a host. Rejected while load balancers have members that it routes."""
         name = request.path_params["host"]
-        await services.write(lambda snapshot: in_steps(remove_host(snapshot, name)))
+        await services.write(lambda snapshot: run_in_steps(remove_host(snapshot, name)))
         return Response(status_code=204)
 
     async def drain(request: Request) -> Response:
@@ -140,7 +142,7 @@ def routes(services: Services) -> list[Operation]:
         written = await services.write(lambda snapshot: drain_host(snapshot, name, draining=draining, now=now))
         return json_response(_row(written.hosts[name]))
 
-    listed = object_schema({"hosts": array_schema(ROW, MOST_HOSTS)}, ["hosts"])
+    listed = object_schema({"hosts": array_schema(ROW, MAX_HOSTS)}, ["hosts"])
     return [
         Operation("GET", "/hosts", list_all, gives={200: listed}),
         Operation("GET", "/hosts/{host}", show, gives={200: ROW}),
@@ -168,7 +170,7 @@ def refusal_of(request: Request, refused: Refused) -> ApiError:
             return ApiError(
                 400,
                 f"'{name[:100]}' is no name of a host: that begins with a letter or digit and has letters, digits,"
-                f" dots, - and _, {LONGEST_CHASSIS} at most, as its agent calls itself (agent.host)",
+                f" dots, - and _, {MAX_CHASSIS_NAME_LENGTH} at most, as its agent calls itself (agent.host)",
             )
         case hosts.NoSuchHost(name=name):
             return ApiError(404, f"{name[:100]} is not declared as a host: `fairlead chassis host set` does that")
@@ -176,9 +178,9 @@ def refusal_of(request: Request, refused: Refused) -> ApiError:
             return ApiError(409, f"there are {most} hosts already")
         case hosts.TooManyPrefixes(most=most):
             return ApiError(400, f"a host has at most {most} prefixes: give larger ones")
-        case hosts.HostNumberTaken(number=number, host=host):
+        case hosts.HostNumberInUse(number=number, host=host):
             return ApiError(409, f"{host} has number {number}: name no number, and a free one is taken")
-        case hosts.HostNumberStays(name=name, number=number):
+        case hosts.HostNumberImmutable(name=name, number=number):
             return ApiError(409, f"{name} keeps its number {number}: remove it, and declare it anew")
         case hosts.HasMembers(name=name, members=members):
             found = ", ".join(f"{each.address} of load balancer {each.balancer_id}" for each in members)
@@ -193,21 +195,21 @@ def _of_addresses(why: object) -> ApiError | None:
             return ApiError(
                 400, f"{name} needs an address to which other hosts lead packets: one of IPv4, of IPv6, or one each"
             )
-        case host_checks.SeveralHostAddresses(version=version):
+        case host_checks.DuplicateHostAddressVersion(version=version):
             return ApiError(400, f"a host has one IPv{version} address at most")
-        case host_checks.NoHostDestination(what=what):
+        case host_checks.InvalidHostDestination(what=what):
             return ApiError(400, f"{what} is nothing that packets of other hosts could go to")
-        case host_checks.PrefixTwice(cidr=cidr):
+        case host_checks.OverlappingPrefix(cidr=cidr):
             return ApiError(400, f"{cidr} has addresses of another prefix of the same host: name each once")
-        case host_checks.HostAddressTaken(address=address, host=host):
+        case host_checks.HostAddressInUse(address=address, host=host):
             return ApiError(409, f"{host} has address {address}")
-        case host_checks.HostAddressBehind(address=address, behind=behind, cidr=cidr):
+        case host_checks.HostAddressInOtherPrefix(address=address, behind=behind, cidr=cidr):
             return ApiError(409, f"{address}, a host's own address, would be behind {behind} by its prefix {cidr}")
-        case host_checks.HostsApart(name=name, other=other):
+        case host_checks.NoCommonIpVersion(name=name, other=other):
             return ApiError(409, f"{name} and {other} have no IP version in common: give one of them both addresses")
-        case host_checks.PrefixTaken(cidr=cidr, other=other, host=host):
+        case host_checks.PrefixInUse(cidr=cidr, other=other, host=host):
             return ApiError(409, f"{cidr} has addresses that are behind {host} by its prefix {other}")
-        case host_checks.HostInAnnounced(what=what, cidr=cidr, network_id=network_id):
+        case host_checks.HostOverlapsAnnounced(what=what, cidr=cidr, network_id=network_id):
             return ApiError(409, f"{what} is, or has, an address of {cidr}, which hosts announce: network {network_id}")
         case _:
             return None

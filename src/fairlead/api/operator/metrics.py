@@ -28,32 +28,32 @@ from starlette.routing import Route
 
 from fairlead import __version__
 from fairlead.api.agents.metrics import render_agent_counters
-from fairlead.api.agents.nodes import Nodes
+from fairlead.api.agents.nodes import NodeRegistry
 from fairlead.api.http.access_control import Answered
 from fairlead.api.http.front_end import Services, identity
-from fairlead.api.keystone.counters import Asked, Known
+from fairlead.api.keystone.counters import CacheHit, ValidationResult
 from fairlead.api.keystone.tokens import KeystoneTokens
 from fairlead.changes.proxy_limits import large_proxies
 from fairlead.model.documents.health import Health
 from fairlead.model.documents.owner import Kind, Owner
 from fairlead.model.documents.status import OperatingStatus, ProvisioningStatus, derive_provisioning_status
-from fairlead.model.queries.balancer_state import balancer_status
+from fairlead.model.queries.balancer_state import derive_balancer_status
 from fairlead.model.queries.replica_probes import replicas_health
 from fairlead.model.registry.kinds import has_rows
 from fairlead.model.snapshot import Snapshot
 from fairlead.reconciler.dataplanes import Central, Dataplanes
-from fairlead.reconciler.owner_states import Work
-from fairlead.runtime.cooperative import in_steps
+from fairlead.reconciler.owner_states import ApplyRecord
+from fairlead.runtime.cooperative import run_in_steps
 from fairlead.runtime.loop_lag import LoopLag
 from fairlead.runtime.steps import Steps
-from fairlead.store.read_barrier import Looks
+from fairlead.store.read_barrier import ReadBarrier
 
-SOUTHBOUND_PATIENCE = 30.0
+SOUTHBOUND_TIMEOUT = 30.0
 """Seconds without updates of required probes or ports after which a server is not ready: members that have failed
 since then are still served, and statuses of ports are stale."""
-STANDBY_PATIENCE = 30.0
+STANDBY_TIMEOUT = 30.0
 """Seconds that a server without the lock waits for the leader to write pending changes."""
-STORE_PATIENCE = 10.0
+STORE_TIMEOUT = 10.0
 """Seconds for which the store may be away: an election of etcd, and a member that stands still, take some."""
 LAG_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
 """Seconds; the target is at most 0.05."""
@@ -101,11 +101,11 @@ class Metrics:
             buckets=LAG_BUCKETS,
             registry=self._registry,
         )
-        loop_lag.follow(lag.observe)
+        loop_lag.set_observer(lag.observe)
         self._central = dataplanes.central
-        self._looks = services.model.looks
+        self._looks = services.model.read_barrier
         self._nodes = services.nodes
-        self._doors = frozenset({"", *doors})
+        self._front_ends = frozenset({"", *doors})
         self._requests = Histogram(
             "fairlead_http_request_duration_seconds",
             "Duration of HTTP requests.",
@@ -134,7 +134,7 @@ class Metrics:
             self._registry.register(TokenCollector(tokens))
 
     def observe(self, answered: Answered) -> None:
-        api, method, status = self._door(answered.path), answered.method, answered.status
+        api, method, status = self._front_end_label(answered.path), answered.method, answered.status
         labels = (api, method if method in METHODS else OTHER, str(status))
         self._requests.labels(*labels).observe(answered.seconds)
         if status == 429:
@@ -142,10 +142,10 @@ class Metrics:
         elif answered.delayed:
             self._paced.labels(api, DELAYED).inc()
 
-    def _door(self, path: str) -> str:
+    def _front_end_label(self, path: str) -> str:
         """Return the label of a path. Only known names are used, because each label value is kept forever."""
         first = path.split("/", 2)[1] if path.count("/") > 1 else ""
-        return (first or ROOT) if first in self._doors else OTHER
+        return (first or ROOT) if first in self._front_ends else OTHER
 
     def _timing(self, name: str, meaning: str) -> Histogram:
         return Histogram(
@@ -156,8 +156,8 @@ class Metrics:
             registry=self._registry,
         )
 
-    def _observer(self, dataplane: str) -> Callable[[Work], None]:
-        def observe(work: Work) -> None:
+    def _observer(self, dataplane: str) -> Callable[[ApplyRecord], None]:
+        def observe(work: ApplyRecord) -> None:
             self._compiling.labels(dataplane, work.owner.kind.value).observe(work.compiling)
             self._applying.labels(dataplane, work.owner.kind.value).observe(work.applying)
 
@@ -177,29 +177,29 @@ class Metrics:
     async def _readyz(self, _: Request) -> Response:
         """Readiness: succeeds if changes can reach every dataplane, through this server or through another that is
         the leader."""
-        if (away := self._looks.away) > STORE_PATIENCE:
+        if (away := self._looks.unavailable_seconds) > STORE_TIMEOUT:
             return PlainTextResponse(f"not ready: the store was not read for {away:.0f} s\n", 503)
         conditions = [(each, each.condition()) for each in self._central]
         for each, now in conditions:
             if not now.connected:
                 return PlainTextResponse(f"not ready: {each.dataplane.title} is not reachable\n", 503)
         for now in (condition for _, condition in conditions):
-            if now.unheard > SOUTHBOUND_PATIENCE:
-                words = f"not ready: {now.unheard_of} was not heard for {now.unheard:.0f} s\n"
+            if now.facts_missing_seconds > SOUTHBOUND_TIMEOUT:
+                words = f"not ready: {now.missing_facts} was not heard for {now.facts_missing_seconds:.0f} s\n"
                 return PlainTextResponse(words, 503)
-        others = [each for each, now in conditions if not now.writes]
+        others = [each for each, now in conditions if not now.is_leader]
         if not others:
             return PlainTextResponse("ready\n")
         waits = max(each.reconciler.unsettled() for each in others)
-        if waits > STANDBY_PATIENCE:
+        if waits > STANDBY_TIMEOUT:
             return PlainTextResponse(f"not ready: another server has the lock; a change waits for {waits:.0f} s\n", 503)
         return PlainTextResponse("ready: another server writes\n")
 
     async def _metrics(self, request: Request) -> Response:
         if not identity(request).is_admin:
             return PlainTextResponse("this is for administrators\n", 403)
-        await in_steps(self._state.count())
-        of_agents = await in_steps(render_agent_counters(self._nodes.agents.counted()))
+        await run_in_steps(self._state.count())
+        of_agents = await run_in_steps(render_agent_counters(self._nodes.agents.counted()))
         text = generate_latest(self._registry) + of_agents.encode()
         return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
@@ -232,16 +232,16 @@ class _State(Collector):
             "fairlead_counting_agents", "Agents that report counters.", self._services.node_counts.nodes
         )
         yield from _agents(self._services.nodes)
-        yield from _store(self._services.model.looks)
+        yield from _store(self._services.model.read_barrier)
         yield GaugeMetricFamily(
             "fairlead_unreadable_keys",
             "Keys, certificates and revocation lists in use that can no longer be read; the log names them.",
-            self._services.keys.unreadable(self._services.model.snapshot),
+            self._services.keys.unreadable_count(self._services.model.snapshot),
         )
         yield GaugeMetricFamily(
             "fairlead_weak_keys",
             "Certificates in use that HAProxy or clients reject; new load balancers cannot use them. See the log.",
-            self._services.keys.weak(self._services.model.snapshot),
+            self._services.keys.outdated_count(self._services.model.snapshot),
         )
         yield GaugeMetricFamily(
             "fairlead_proxies_above_limit",
@@ -292,7 +292,9 @@ class _State(Collector):
     def _count_members(self, snapshot: Snapshot) -> Steps[Mapping[tuple[str, ...], int]]:
         counts: Counter[tuple[str, ...]] = Counter()
         for balancer in (snapshot.load_balancers[each] for each in set(snapshot.monitor_owner.values())):
-            where = balancer_status(snapshot, balancer, self._services.applied(Owner(Kind.LOAD_BALANCER, balancer.id)))
+            where = derive_balancer_status(
+                snapshot, balancer, self._services.applied(Owner(Kind.LOAD_BALANCER, balancer.id))
+            )
             for pool in balancer.pools:
                 if pool.health_monitor:
                     counts.update((where.of_member(pool, member).value,) for member in pool.members)
@@ -307,19 +309,19 @@ class TokenCollector(Collector):
         self._tokens = tokens
 
     def collect(self) -> Iterator[Metric]:
-        figures = self._tokens.figures
+        figures = self._tokens.counters
         asked = CounterMetricFamily(
             "fairlead_keystone_requests_total", "Requests to Keystone that validate a token.", labels=["outcome"]
         )
-        for outcome in Asked:
-            asked.add_metric([outcome.value], figures.asked[outcome])
+        for outcome in ValidationResult:
+            asked.add_metric([outcome.value], figures.requests[outcome])
         known = CounterMetricFamily(
             "fairlead_keystone_cached_validations_total",
             "Tokens that were accepted or rejected without a request to Keystone.",
             labels=["reason"],
         )
-        for why in Known:
-            known.add_metric([why.value], figures.known[why])
+        for why in CacheHit:
+            known.add_metric([why.value], figures.cache_hits[why])
         yield from (asked, known)
         yield CounterMetricFamily(
             "fairlead_keystone_request_duration_seconds_total",
@@ -327,18 +329,18 @@ class TokenCollector(Collector):
             figures.seconds,
         )
         yield GaugeMetricFamily(
-            "fairlead_keystone_cached_tokens", "Valid tokens in the cache.", len(self._tokens.memory)
+            "fairlead_keystone_cached_tokens", "Valid tokens in the cache.", len(self._tokens.cache)
         )
         yield GaugeMetricFamily(
-            "fairlead_keystone_up", "1 if Keystone answered the last request.", int(self._tokens.keystone.answers)
+            "fairlead_keystone_up", "1 if Keystone answered the last request.", int(self._tokens.keystone.is_available)
         )
 
 
-def _agents(nodes: Nodes) -> Iterator[Metric]:
+def _agents(nodes: NodeRegistry) -> Iterator[Metric]:
     yield GaugeMetricFamily(
         "fairlead_connected_agents",
         "Agents that are connected for their node's configuration.",
-        nodes.channel.listening,
+        nodes.channel.connected_count,
     )
     yield GaugeMetricFamily(
         "fairlead_connected_announcers",
@@ -346,17 +348,17 @@ def _agents(nodes: Nodes) -> Iterator[Metric]:
         nodes.neighbours.waiting,
     )
     yield CounterMetricFamily(
-        "fairlead_announcements_total", "MAC address changes sent to agents for announcement.", nodes.neighbours.told
+        "fairlead_announcements_total", "MAC address changes sent to agents for announcement.", nodes.neighbours.changed
     )
 
 
-def _store(looks: Looks) -> Iterator[Metric]:
+def _store(looks: ReadBarrier) -> Iterator[Metric]:
     yield GaugeMetricFamily(
         "fairlead_store_unavailable_since_timestamp_seconds",
         "Time since which the store is unavailable; 0 while it is available.",
-        _timestamp(looks.away),
+        _timestamp(looks.unavailable_seconds),
     )
-    yield CounterMetricFamily("fairlead_store_polls_total", "Polls of the store's revision.", looks.made)
+    yield CounterMetricFamily("fairlead_store_polls_total", "Polls of the store's revision.", looks.polls)
     yield CounterMetricFamily(
         "fairlead_store_read_barriers_total", "Requests that needed a poll of the store's revision.", looks.shared
     )
@@ -464,7 +466,7 @@ def _conditions(central: Iterable[Central]) -> Iterator[Metric]:
     for each in central:
         name, now = each.dataplane.name, each.condition()
         connected.add_metric([name], int(now.connected))
-        leader.add_metric([name], int(now.writes))
+        leader.add_metric([name], int(now.is_leader))
         failovers.add_metric([name], now.takeovers)
     yield from (connected, leader, failovers)
     yield _drift(central)
@@ -475,11 +477,11 @@ def _observed(central: Iterable[Central]) -> Iterator[Metric]:
     conditions = [each.condition() for each in central]
     probing = Counter[str]()
     for now in conditions:
-        probing.update(now.probing)
+        probing.update(now.probe_counts)
     yield GaugeMetricFamily(
         "fairlead_southbound_connected",
         "1 if results of OVN's health monitors are received.",
-        int(any(now.southbound for now in conditions)),
+        int(any(now.receives_probe_results for now in conditions)),
     )
     yield GaugeMetricFamily(
         "fairlead_southbound_unreadable_rows", "Service_Monitor rows that are ignored.", probing["unreadable"]
@@ -510,10 +512,10 @@ def _unmanaged(central: Iterable[Central]) -> Iterator[Metric]:
     )
     for each in central:
         name, now = each.dataplane.name, each.condition()
-        blockers.add_metric([name], len(now.hindrances))
-        importing.add_metric([name], int(now.follows))
+        blockers.add_metric([name], len(now.blockers))
+        importing.add_metric([name], int(now.imports_networks))
         unreadable.add_metric([name], now.unreadable)
-        for (writer, kind), count in sorted(now.followed.items()):
+        for (writer, kind), count in sorted(now.imported.items()):
             documents.add_metric([name, writer, kind], count)
     yield from (importing, documents, unreadable, blockers)
 
@@ -526,6 +528,6 @@ def _drift(central: Iterable[Central]) -> Metric:
         labels=["dataplane", "table", "column"],
     )
     for each in central:
-        for (table, column), count in sorted(each.condition().foreign.items()):
+        for (table, column), count in sorted(each.condition().drift.items()):
             family.add_metric([each.dataplane.name, table, column], count)
     return family

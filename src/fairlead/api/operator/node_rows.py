@@ -19,13 +19,13 @@ from fairlead.model.documents.owner import Owner
 from fairlead.model.registry.changeset import owners_with_rows
 from fairlead.model.snapshot import Snapshot
 from fairlead.reconciler.dataplanes import Dataplanes
-from fairlead.runtime.cooperative import in_steps
+from fairlead.runtime.cooperative import run_in_steps
 from fairlead.runtime.steps import Steps
 from fairlead.schema import Schema, object_schema, or_null
 
-MOST_NODES = 32
+MAX_NODES = 32
 """Maximum nodes with rows in one response; a request can name a further one."""
-MOST_ROWS = 100_000
+MAX_ROWS = 100_000
 """Maximum rows of one node in a response."""
 AGENT: Schema = {"type": "string", "enum": ["heard", "silent", "none"]}
 _NODE: Mapping[str, Schema] = {"rows": BY_KEY, "agent": AGENT, "error": or_null(TEXT)}
@@ -44,7 +44,7 @@ def routes(services: Services, dataplanes: Dataplanes) -> list[Operation]:
         """List the desired rows of a chassis, by dataplane and owner, for dataplanes where the model determines
         them."""
         name, snapshot = request.path_params["chassis"], services.model.snapshot
-        return json_response({"dataplanes": await in_steps(_rows_of_node(snapshot, dataplanes, name))})
+        return json_response({"dataplanes": await run_in_steps(_rows_of_node(snapshot, dataplanes, name))})
 
     return [Operation("GET", "/chassis/{chassis}/rows", list_rows, gives={200: _OF_NODE}, fails=[404, 409])]
 
@@ -61,12 +61,12 @@ def nodes_of(
         if not each.concerns(snapshot, owner) or not names:
             continue
         shown: dict[str, JsonObject] = {}
-        for name in names[:MOST_NODES]:
+        for name in names[:MAX_NODES]:
             rows = yield from _compile(each, views[name], owner)
             shown[name] = _node(snapshot, each, owner, name, rows)
         found[each.name] = {"nodes": shown, "left_out": len(names) - len(shown)}
     if only is not None and not found:
-        raise _nobody(only)
+        raise _no_such_host(only)
     return found
 
 
@@ -74,7 +74,7 @@ def _rows_of_node(snapshot: Snapshot, dataplanes: Dataplanes, name: str) -> Step
     """Return all desired rows of a node. Raises ApiError."""
     views = {each: dict(_views(each, snapshot)).get(name) for each in dataplanes.nodes}
     found: dict[str, JsonObject] = {}
-    left = MOST_ROWS
+    left = MAX_ROWS
     for dataplane, view in views.items():
         if view is None:
             continue
@@ -87,14 +87,14 @@ def _rows_of_node(snapshot: Snapshot, dataplanes: Dataplanes, name: str) -> Step
                 its[str(owner)] = texts(snapshot, rows)
             left -= len(rows)
             if left < 0:
-                raise ApiError(409, f"{name} has more than {MOST_ROWS} rows: ask for those of one owner")
+                raise ApiError(409, f"{name} has more than {MAX_ROWS} rows: ask for those of one owner")
             yield
     if not found:
-        raise _nobody(name)
+        raise _no_such_host(name)
     return found
 
 
-def _nobody(name: str) -> ApiError:
+def _no_such_host(name: str) -> ApiError:
     return ApiError(404, f"there is no plain host {name[:100]}; `fairlead chassis host list` names them")
 
 
@@ -113,12 +113,12 @@ def _compile(dataplane: Dataplane, view: Snapshot, owner: Owner) -> Steps[Rows]:
 def _node(snapshot: Snapshot, dataplane: Dataplane, owner: Owner, name: str, rows: Rows) -> JsonObject:
     agent = snapshot.agents.get(name)
     error = _error(agent, dataplane, owner)
-    life = "none" if agent is None else "heard" if agent.heard else "silent"
+    life = "none" if agent is None else "heard" if agent.is_responsive else "silent"
     return {"rows": texts(snapshot, rows), "agent": life, "error": error}
 
 
 def _error(agent: Agent | None, dataplane: Dataplane, owner: Owner) -> str | None:
     """Return the node's error of its last attempt to apply the owner."""
     asked = dataplane.name, str(owner)
-    unapplied = () if agent is None else agent.unapplied
+    unapplied = () if agent is None else agent.apply_failures
     return next((each.error for each in unapplied if (each.dataplane, each.owner) == asked), None)

@@ -12,8 +12,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from fairlead.api.http.front_end import ApiError, JsonObject, Services, json_response
-from fairlead.api.http.front_end_builder import SENTENCE, Door, sentence
-from fairlead.api.http.openapi import FLAG, NUMBER, TEXT, TEXTS, Newest, Operation
+from fairlead.api.http.front_end_builder import SENTENCE, ApiFrontEnd, sentence
+from fairlead.api.http.openapi import FLAG, NUMBER, TEXT, TEXTS, Operation, ReadConsistency
 from fairlead.api.operator import chassis, flows, hosts, node_rows
 from fairlead.api.operator.node_rows import NODES, nodes_of
 from fairlead.api.operator.rows import BY_KEY, PLANNED, plans, texts
@@ -23,20 +23,26 @@ from fairlead.compilers.unsupported import Unsupported
 from fairlead.dataplane.rows import Diff
 from fairlead.drivers.interface import DriverError
 from fairlead.model.documents.owner import Kind, Owner
-from fairlead.model.documents.status import Applied, ProvisioningStatus, derive_provisioning_status
-from fairlead.model.documents.unmanaged import is_foreign
+from fairlead.model.documents.status import AppliedState, ProvisioningStatus, derive_provisioning_status
+from fairlead.model.documents.unmanaged import is_unmanaged
 from fairlead.model.queries.health_table import HealthRow, health_table
-from fairlead.model.queries.probes import Probing, find_probing, why_unknown
-from fairlead.model.queries.reasons import reasons
-from fairlead.model.registry.display_names import describe_owner, describe_probed, name_of, name_rows, parts_called
+from fairlead.model.queries.probes import Monitored, find_monitored, why_unknown
+from fairlead.model.queries.reasons import explain_down
+from fairlead.model.registry.display_names import (
+    describe_monitored,
+    describe_owner,
+    display_name,
+    find_parts_named,
+    with_display_names,
+)
 from fairlead.model.registry.kinds import has_rows
 from fairlead.model.snapshot import Snapshot
-from fairlead.reconciler.dataplanes import Central, Condition, Dataplanes
+from fairlead.reconciler.dataplanes import Central, Dataplanes, DataplaneState
 from fairlead.reconciler.owner_states import Statistics
 from fairlead.reconciler.resync import MassDelete
-from fairlead.runtime.cooperative import in_steps
+from fairlead.runtime.cooperative import run_in_steps
 from fairlead.runtime.steps import Steps
-from fairlead.schema import Schema, object_schema, or_null, words_schema
+from fairlead.schema import Schema, enum_schema, object_schema, or_null
 from fairlead.store.interface import StoreError
 
 
@@ -45,20 +51,20 @@ def _each(schema: Schema) -> Schema:
     return {"type": "object", "additionalProperties": schema}
 
 
-ARRIVED: Mapping[str, Schema] = {"applied": NUMBER, "error": or_null(TEXT)}
+APPLIED: Mapping[str, Schema] = {"applied": NUMBER, "error": or_null(TEXT)}
 ROWS: Mapping[str, Schema] = {"desired": BY_KEY, "actual": BY_KEY}
 BY_DATAPLANE: Mapping[str, Schema] = {
-    **ARRIVED,
+    **APPLIED,
     **ROWS,
     **NODES,
 }
 """Schema of a dataplane: a central one has rows, one of nodes has nodes with their desired rows."""
-SHOWN: Mapping[str, Schema] = {
+OWNER: Mapping[str, Schema] = {
     "owner": TEXT,
     "name": TEXT,
     "generation": NUMBER,
-    **ARRIVED,
-    "status": words_schema(ProvisioningStatus),
+    **APPLIED,
+    "status": enum_schema(ProvisioningStatus),
     "down": _each(TEXT),
     "unknown": _each(TEXT),
     **ROWS,
@@ -66,7 +72,7 @@ SHOWN: Mapping[str, Schema] = {
 }
 RESYNCED = object_schema({"changed": NUMBER, "dataplanes": _each(NUMBER)}, ["changed", "dataplanes"])
 _FIGURES = dict.fromkeys(("waiting", *(field.name for field in fields(Statistics))), NUMBER)
-FOLLOWED: Mapping[str, Schema] = {
+UNMANAGED_NETWORKS: Mapping[str, Schema] = {
     "heard": FLAG,
     "unreadable": NUMBER,
     "documents": _each(_each(NUMBER)),
@@ -74,7 +80,7 @@ FOLLOWED: Mapping[str, Schema] = {
 }
 """Schema of unmanaged networks: whether they are followed, the number of unreadable rows, the number of objects by
 writer and kind, and settings of other writers that block load balancers."""
-_PARTS: Mapping[str, Schema] = {**_FIGURES, "followed": object_schema(FOLLOWED, FOLLOWED)}
+_PARTS: Mapping[str, Schema] = {**_FIGURES, "followed": object_schema(UNMANAGED_NETWORKS, UNMANAGED_NETWORKS)}
 STATISTICS = object_schema({**_FIGURES, "dataplanes": _each(object_schema(_PARTS, _PARTS))}, [*_FIGURES, "dataplanes"])
 
 
@@ -101,15 +107,15 @@ _PROBED: Mapping[str, Schema] = {
 HEALTH = object_schema({"health": {"type": "array", "items": object_schema(_PROBED, _PROBED)}}, ["health"])
 
 
-MOST_NAMED = 3
+MAX_NAMED_PARTS = 3
 """Maximum parts of load balancers named in one error."""
 
 
-def make_door(services: Services, dataplanes: Dataplanes) -> Starlette:
+def make_front_end(services: Services, dataplanes: Dataplanes) -> Starlette:
     handlers = _Handlers(services, dataplanes)
     planned = object_schema({"plan": _each(PLANNED)}, ["plan"])
-    shown = object_schema(SHOWN, SHOWN)
-    return DOOR.build(
+    shown = object_schema(OWNER, OWNER)
+    return FRONT_END.build(
         [
             Operation("GET", "/statistics", handlers.statistics, gives={200: STATISTICS}),
             Operation("GET", "/health", handlers.health, gives={200: HEALTH}),
@@ -139,37 +145,37 @@ class _Handlers:
     async def plan(self, _: Request) -> Response:
         changes = dict[str, Mapping[Owner, Diff]]()
         for each in self._dataplanes.central:
-            with _asking(each):
+            with _driver_errors(each):
                 changes[each.dataplane.name] = await each.reconciler.plan()
-        return json_response({"plan": await in_steps(plans(self._services.model.snapshot, changes))})
+        return json_response({"plan": await run_in_steps(plans(self._services.model.snapshot, changes))})
 
     async def health(self, _: Request) -> Response:
-        rows = await in_steps(health_table(self._services.model.snapshot))
+        rows = await run_in_steps(health_table(self._services.model.snapshot))
         return json_response({"health": [_probed_row(row) for row in rows]})
 
     async def show(self, request: Request) -> Response:
         """Show the rows of an owner. With `chassis`, rows on nodes are limited to this node."""
-        owner = await in_steps(_find_owner(self._services.model.snapshot, request.path_params["owner"]))
+        owner = await run_in_steps(_find_owner(self._services.model.snapshot, request.path_params["owner"]))
         rows = await self._rows(owner)
         snapshot = self._services.model.snapshot
         if not rows and snapshot.find(owner) is None:
             titles = " or ".join(each.dataplane.title for each in self._dataplanes.central)
             raise ApiError(404, f"there is no {owner}, neither in the model nor in {titles or 'any dataplane'}")
         theirs = snapshot.find(owner)
-        if not rows and is_foreign(theirs):
-            row = name_rows(snapshot, theirs.row)
+        if not rows and is_unmanaged(theirs):
+            row = with_display_names(snapshot, theirs.row)
             raise ApiError(
                 404, f"{owner} is not ours: {theirs.writer.value} wrote it, as {row}; nothing is written for it"
             )
-        nodes = await in_steps(nodes_of(snapshot, self._dataplanes, owner, request.query_params.get("chassis")))
+        nodes = await run_in_steps(nodes_of(snapshot, self._dataplanes, owner, request.query_params.get("chassis")))
         generation = snapshot.generations.get(owner, snapshot.revision)
         applied = self._services.applied(owner)
         return json_response(
             {
                 "owner": str(owner),
-                "name": name_of(snapshot, owner),
+                "name": display_name(snapshot, owner),
                 "generation": generation,
-                **_arrived(applied),
+                **_encode_applied(applied),
                 "status": derive_provisioning_status(generation, applied),
                 "down": _down(snapshot, owner),
                 "unknown": _unknown(snapshot, owner),
@@ -182,7 +188,7 @@ class _Handlers:
         force = request.query_params.get("force", "").lower() in ("true", "1")
         mended: dict[str, int] = {}
         for each in self._dataplanes.central:
-            with _asking(each):
+            with _driver_errors(each):
                 mended[each.dataplane.name] = await each.reconciler.resync(force=force)
         return json_response({"changed": sum(mended.values()), "dataplanes": mended})
 
@@ -192,7 +198,7 @@ class _Handlers:
             for each in self._dataplanes.central
         }
         total = {name: sum(each[name] for each in figures.values()) for name in _FIGURES}
-        followed = {each.dataplane.name: _followed(each.condition()) for each in self._dataplanes.central}
+        followed = {each.dataplane.name: _encode_unmanaged(each.condition()) for each in self._dataplanes.central}
         dataplanes = {name: {**each, "followed": followed[name]} for name, each in figures.items()}
         return json_response({**total, "dataplanes": dataplanes})
 
@@ -200,7 +206,7 @@ class _Handlers:
         """Return desired and actual rows by dataplane, without empty ones."""
         rows: dict[str, JsonObject] = {}
         for each in self._dataplanes.central:
-            with _asking(each):
+            with _driver_errors(each):
                 desired, actual = await each.reconciler.compare(owner)
             if desired or actual:
                 snapshot = self._services.model.snapshot
@@ -212,7 +218,7 @@ class _Handlers:
 
 
 @contextmanager
-def _asking(central: Central) -> Iterator[None]:
+def _driver_errors(central: Central) -> Iterator[None]:
     """Convert an error of a central dataplane to ApiError 503."""
     try:
         yield
@@ -236,18 +242,18 @@ def _find_owner(snapshot: Snapshot, text: str) -> Steps[Owner]:
             named.append(owner)
         yield
     if not named:
-        raise ApiError(404, (yield from _why_none(snapshot, text)))
+        raise ApiError(404, (yield from _not_found_text(snapshot, text)))
     if len(named) > 1:
         raise ApiError(409, f"'{text}' is several: {', '.join(map(str, sorted(named, key=str)))}")
     return named[0]
 
 
-def _why_none(snapshot: Snapshot, text: str) -> Steps[str]:
+def _not_found_text(snapshot: Snapshot, text: str) -> Steps[str]:
     """Explain why no owner has this name or id; it may be a part of a load balancer, which is shown with it."""
     found, others = list[str](), 0
     for balancer in snapshot.load_balancers.values():
-        for part in parts_called(balancer, text):
-            if len(found) < MOST_NAMED:
+        for part in find_parts_named(balancer, text):
+            if len(found) < MAX_NAMED_PARTS:
                 found.append(f"{part} of {describe_owner(snapshot, Owner(Kind.LOAD_BALANCER, balancer.id))}")
             else:
                 others += 1
@@ -258,19 +264,19 @@ def _why_none(snapshot: Snapshot, text: str) -> Steps[str]:
     return f"no owner is called '{text}', but {', '.join(found)}{more}; show the load balancer"
 
 
-def _followed(now: Condition) -> JsonObject:
+def _encode_unmanaged(now: DataplaneState) -> JsonObject:
     documents: dict[str, dict[str, int]] = {}
-    for (writer, kind), count in sorted(now.followed.items()):
+    for (writer, kind), count in sorted(now.imported.items()):
         documents.setdefault(writer, {})[kind] = count
     return {
-        "heard": now.follows,
+        "heard": now.imports_networks,
         "unreadable": now.unreadable,
         "documents": documents,
-        "hindrances": list(now.hindrances),
+        "hindrances": list(now.blockers),
     }
 
 
-def _arrived(applied: Applied) -> JsonObject:
+def _encode_applied(applied: AppliedState) -> JsonObject:
     return {"applied": applied.generation, "error": applied.error}
 
 
@@ -280,11 +286,11 @@ def _by_dataplane(
     """Return applied state and rows by dataplane, for central dataplanes and nodes."""
     found: dict[str, JsonObject] = {}
     for name, applied in sorted(dataplanes.known(owner).items()):
-        found[name] = {**_arrived(applied), "desired": {}, "actual": {}}
+        found[name] = {**_encode_applied(applied), "desired": {}, "actual": {}}
     for each in dataplanes.central:
         name = each.dataplane.name
         if name in rows:  # rows may be left over from another provider
-            found[name] = {**found.get(name, _arrived(each.applied(owner))), **rows[name]}
+            found[name] = {**found.get(name, _encode_applied(each.applied(owner))), **rows[name]}
     return {name: {**found.get(name, {}), **nodes.get(name, {})} for name in {**found, **nodes}}
 
 
@@ -299,15 +305,15 @@ def _together(rows: Mapping[str, JsonObject], which: str) -> JsonObject:
 
 def _down(snapshot: Snapshot, owner: Owner) -> JsonObject:
     """Return the members of a load balancer or replicas of a Local IP that are down, with the reason."""
-    return _probed(snapshot, owner, reasons)
+    return _encode_health(snapshot, owner, explain_down)
 
 
 def _unknown(snapshot: Snapshot, owner: Owner) -> JsonObject:
     """Return the monitored members or replicas whose health is unknown, with the reason."""
-    return _probed(snapshot, owner, _why_unknown)
+    return _encode_health(snapshot, owner, _unknown_reasons)
 
 
-def _why_unknown(snapshot: Snapshot, probing: Probing) -> Mapping[str, str]:
+def _unknown_reasons(snapshot: Snapshot, probing: Monitored) -> Mapping[str, str]:
     return {identity: health.value for identity, health in why_unknown(snapshot, probing).items()}
 
 
@@ -315,12 +321,14 @@ def _probed_row(row: HealthRow) -> JsonObject:
     return {**asdict(row), "since": row.since.isoformat() if row.since else None}
 
 
-def _probed(snapshot: Snapshot, owner: Owner, ask: Callable[[Snapshot, Probing], Mapping[str, str]]) -> JsonObject:
-    probing = find_probing(snapshot, owner)
+def _encode_health(
+    snapshot: Snapshot, owner: Owner, ask: Callable[[Snapshot, Monitored], Mapping[str, str]]
+) -> JsonObject:
+    probing = find_monitored(snapshot, owner)
     if probing is None:
         return {}
     why = ask(snapshot, probing)
-    return {f"{identity} {text}": why[identity] for identity, text in describe_probed(snapshot, probing, why)}
+    return {f"{identity} {text}": why[identity] for identity, text in describe_monitored(snapshot, probing, why)}
 
 
 def _only_admin(who: Identity) -> None:
@@ -328,17 +336,17 @@ def _only_admin(who: Identity) -> None:
         raise ApiError(403, "this is for administrators")
 
 
-DOOR = Door(
+FRONT_END = ApiFrontEnd(
     path="/operator",
     title="Fairlead: operator",
     error=SENTENCE,
     fault=sentence,
-    words={
+    error_texts={
         Refused: hosts.refusal_of,
         MassDelete: lambda _, error: ApiError(409, f"{error}; say --force if that is meant"),
         StoreError: lambda _, error: ApiError(503, f"the store cannot be read: {error}"),
         Unsupported: lambda _, error: ApiError(409, str(error)),
     },
-    admits=_only_admin,
-    newest=Newest.WANTED,
+    authorize=_only_admin,
+    consistency=ReadConsistency.PREFERRED,
 )

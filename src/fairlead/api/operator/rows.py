@@ -6,7 +6,7 @@ from fairlead.api.http.front_end import JsonObject
 from fairlead.api.http.openapi import TEXT, TEXTS
 from fairlead.dataplane.rows import Diff, Rows
 from fairlead.model.documents.owner import Owner
-from fairlead.model.registry.display_names import name_rows
+from fairlead.model.registry.display_names import with_display_names
 from fairlead.model.snapshot import Snapshot
 from fairlead.runtime.steps import Steps
 from fairlead.schema import Schema, array_schema, object_schema
@@ -23,12 +23,12 @@ PLANNED = object_schema({**CHANGED, "dataplanes": _BY_DATAPLANE}, [*CHANGED, "da
 
 def texts(snapshot: Snapshot, rows: Rows) -> JsonObject:
     """Return the text of each row by the text of its key."""
-    return {" ".join(key): name_rows(snapshot, str(rows[key])) for key in sorted(rows)}
+    return {" ".join(key): with_display_names(snapshot, str(rows[key])) for key in sorted(rows)}
 
 
 def changed(snapshot: Snapshot, change: Diff) -> JsonObject:
     def named(row: object) -> str:
-        return name_rows(snapshot, str(row))
+        return with_display_names(snapshot, str(row))
 
     return {
         "create": [named(row) for row in change.creates.values()],

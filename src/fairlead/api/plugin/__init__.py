@@ -12,10 +12,10 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 
 from fairlead.api.http.front_end import ApiError, Services
-from fairlead.api.http.front_end_builder import SENTENCE, Door, sentence
-from fairlead.api.keys import ASKER
-from fairlead.api.octavia.options import say_feature
-from fairlead.api.octavia.refusals import say
+from fairlead.api.http.front_end_builder import SENTENCE, ApiFrontEnd, sentence
+from fairlead.api.keys import CALLER_CREDENTIALS
+from fairlead.api.octavia.options import feature_name
+from fairlead.api.octavia.refusals import error_of
 from fairlead.api.plugin.feed import StatusFeed
 from fairlead.api.plugin.proxied import proxied_routes
 from fairlead.api.plugin.routes import change_routes, status_routes, takeover_routes
@@ -23,30 +23,30 @@ from fairlead.changes.identity import Identity
 from fairlead.changes.refusal import Refused
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.drivers.interface import DriverError
-from fairlead.keystores.interface import Asker
+from fairlead.keystores.interface import Requester
 from fairlead.model.documents.owner import Owner
 from fairlead.store.model import Published
 
 
-def make_door(services: Services) -> Starlette:
+def make_front_end(services: Services) -> Starlette:
     feed = StatusFeed(services.new_id())
-    services.model.subscribe(feed.hear)
-    services.model.watch(lambda news: feed.hear(_answering(news)))
-    services.follow(lambda owner: feed.hear((owner,)))
+    services.model.subscribe(feed.record)
+    services.model.watch(lambda news: feed.record(_owners_with_changed_responders(news)))
+    services.on_applied_change(lambda owner: feed.record((owner,)))
     told = [*status_routes(services, feed), *proxied_routes(services)]
-    return DOOR.build([*change_routes(services), *takeover_routes(services), *told])
+    return FRONT_END.build([*change_routes(services), *takeover_routes(services), *told])
 
 
-def _answering(news: Published) -> Iterator[Owner]:
+def _owners_with_changed_responders(news: Published) -> Iterator[Owner]:
     """Return the owners with a changed set of responding members. That changes statuses, but not necessarily rows."""
     before, after = news.before.online, news.after.online
     return (owner for owner in news.derived if before.get(owner.id) != after.get(owner.id))
 
 
-def _say(_: Request, error: Refused) -> ApiError:
+def _rejection_error(_: Request, error: Refused) -> ApiError:
     """Return Octavia's error without the prefix before an option's name. An exceeded quota is 413 instead of 403,
     because a 403 would concern the service, whereas the quota is that of a project."""
-    said = say(error.why)
+    said = error_of(error.why)
     match said.status:
         case 501:
             return ApiError(501, said.message.partition("requested option: ")[2])
@@ -60,18 +60,18 @@ def _only_admin(who: Identity) -> None:
     """Check for an administrator, and mark key references as already authorised by the service. Raises ApiError."""
     if not who.is_admin:
         raise ApiError(403, "this is for plug-ins: the role is 'admin'")
-    ASKER.set(Asker(is_service=True))
+    CALLER_CREDENTIALS.set(Requester(is_service=True))
 
 
-DOOR = Door(
+FRONT_END = ApiFrontEnd(
     path="/plugin",
     title="Fairlead: plug-ins",
     error=SENTENCE,
     fault=sentence,
-    words={
-        Refused: _say,
-        Unsupported: lambda _, error: ApiError(501, say_feature(error.asked)),
+    error_texts={
+        Refused: _rejection_error,
+        Unsupported: lambda _, error: ApiError(501, feature_name(error.feature)),
         DriverError: lambda _, error: ApiError(503, f"OVN cannot be asked: {error}"),
     },
-    admits=_only_admin,
+    authorize=_only_admin,
 )

@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 from fairlead.api.http.front_end import JsonObject
 from fairlead.api.http.openapi import FLAG, IDENTITY
 from fairlead.api.octavia import encode
-from fairlead.api.plugin.statuses import BALANCERS, MOST
+from fairlead.api.plugin.statuses import BALANCERS, MAX_PARTS
 from fairlead.model.documents.balancer_status import BalancerStatus
 from fairlead.model.documents.loadbalancer import LoadBalancer
 from fairlead.model.documents.network import Resource
 from fairlead.runtime.steps import Steps
 from fairlead.schema import Schema, array_schema, object_schema
 
-_NOT_SAID = frozenset(
+_NOT_SENT = frozenset(
     {"provisioning_status", "operating_status", "created_at", "updated_at", "tags", "locality", "down_member", "raw"}
 )
 """Attributes that services do not send."""
@@ -27,7 +27,7 @@ _OF_OTHERS = frozenset(
 )
 """Attributes that list other parts."""
 DIFFERENCE: Mapping[str, Schema] = {
-    "kind": {"enum": [BALANCERS, *MOST]},
+    "kind": {"enum": [BALANCERS, *MAX_PARTS]},
     "id": IDENTITY,
     "missing": FLAG,
     "attributes": {
@@ -35,7 +35,7 @@ DIFFERENCE: Mapping[str, Schema] = {
         "additionalProperties": object_schema({"said": {}, "stored": {}}, ["said", "stored"]),
     },
 }
-DIFFERENCES = array_schema(object_schema(DIFFERENCE, DIFFERENCE), 1 + sum(MOST.values()))
+DIFFERENCES = array_schema(object_schema(DIFFERENCE, DIFFERENCE), 1 + sum(MAX_PARTS.values()))
 
 
 class _Part(NamedTuple):
@@ -65,7 +65,7 @@ def _difference(kind: str, part: Resource, attributes: Mapping[str, Any], *, mis
 
 
 def _attributes(stored: JsonObject, said: JsonObject) -> Mapping[str, Any]:
-    names = sorted({*stored, *said} - _NOT_SAID - _OF_OTHERS)
+    names = sorted({*stored, *said} - _NOT_SENT - _OF_OTHERS)
     both = ((name, stored.get(name), said.get(name)) for name in names)
     return {name: {"said": new, "stored": old} for name, old, new in both if old != new}
 

@@ -10,28 +10,28 @@ from fairlead.api.http.openapi import FLAG, IDENTITY, NUMBER, TEXT, Operation, r
 from fairlead.api.octavia import encode, views
 from fairlead.api.octavia import specs as octavia
 from fairlead.api.octavia.parts import MEMBER, Part
-from fairlead.api.octavia.views import Views
+from fairlead.api.octavia.views import LoadBalancerHandlers
 from fairlead.api.plugin import requests, specs
 from fairlead.api.plugin.comparison import DIFFERENCES, differences_of
-from fairlead.api.plugin.feed import LONGEST_WAIT, MOST_TOLD, StatusFeed
+from fairlead.api.plugin.feed import MAX_IDS_PER_RESPONSE, MAX_POLL_SECONDS, StatusFeed
 from fairlead.api.plugin.statuses import (
     CIDRS,
-    MOST_SHOWN,
+    MAX_PER_PAGE,
     STATUSES,
     encode_statuses,
-    kept,
+    is_of_plugin,
     page_of,
     probed_on,
     statistics_of,
 )
-from fairlead.changes.idempotent_update import put_said_again, said_again
+from fairlead.changes.idempotent_update import merge_external_state, put_external_state
 from fairlead.changes.lookup import NoSuch
 from fairlead.changes.provider_migration import take_over
 from fairlead.changes.refusal import Refused
-from fairlead.model.documents.quota import Counted
+from fairlead.model.documents.quota import QuotaResource
 from fairlead.model.registry.changeset import Changes
 from fairlead.model.snapshot import Snapshot
-from fairlead.runtime.cooperative import in_steps
+from fairlead.runtime.cooperative import run_in_steps
 from fairlead.schema import Values, array_schema, object_schema, or_null
 from fairlead.store.model import Change
 
@@ -43,8 +43,8 @@ _SHOWN = object_schema({"loadbalancer": STATUSES}, ["loadbalancer"])
 class _Balancers:
     """Handlers of whole load balancers. The rules and compilers decide; a rejected load balancer is not written."""
 
-    def __init__(self, services: Services, seen: Views) -> None:
-        self._services, self._seen = services, seen
+    def __init__(self, services: Services, seen: LoadBalancerHandlers) -> None:
+        self._services, self._octavia_handlers = services, seen
 
     async def create(self, request: Request) -> Response:
         """Create a load balancer with all its parts."""
@@ -52,47 +52,49 @@ class _Balancers:
         snapshot = await self._services.write(await self._creation(request, values))
         return await self._show(snapshot, values["id"], 201)
 
-    async def try_out(self, request: Request) -> Response:
+    async def dry_run(self, request: Request) -> Response:
         """Check whether a load balancer could be created now. Nothing is written."""
-        await self._services.try_out(await self._creation(request, await read_body(request)))
+        await self._services.dry_run(await self._creation(request, await read_body(request)))
         return Response(status_code=views.NO_CONTENT)
 
     async def _creation(self, request: Request, values: Values) -> Change:
-        caller = self._seen.caller(request, values["project_id"])
-        served = None if values.get("leaves") is None else await self._services.served_by_others(values["id"])
-        return lambda old: in_steps(requests.create_load_balancer(old, values, caller, served))
+        caller = self._octavia_handlers.caller(request, values["project_id"])
+        served = (
+            None if values.get("leaves") is None else await self._services.placements_at_other_provider(values["id"])
+        )
+        return lambda old: run_in_steps(requests.create_load_balancer(old, values, caller, served))
 
     async def compare(self, request: Request) -> Response:
         """Compare a load balancer of the service with the stored one, and return the differences. Nothing is
         written."""
         values = await read_body(request)
-        caller, snapshot = self._seen.caller(request), self._services.model.snapshot
+        caller, snapshot = self._octavia_handlers.caller(request), self._services.model.snapshot
         balancer_id = request.path_params["id"]
-        said = await in_steps(requests.said(snapshot, values, caller, balancer_id))
+        said = await run_in_steps(requests.parsed_update(snapshot, values, caller, balancer_id))
         stored = snapshot.load_balancers[balancer_id]
-        wanted = await in_steps(said_again(stored, said, caller.asker.now))
+        wanted = await run_in_steps(merge_external_state(stored, said, caller.identity.now))
         where = encode.status_in(self._services, snapshot, stored)
-        found = await in_steps(differences_of(where, wanted))
+        found = await run_in_steps(differences_of(where, wanted))
         return json_response({"differences": found, "revision": where.generation})
 
-    async def say_again(self, request: Request) -> Response:
+    async def replace(self, request: Request) -> Response:
         """Replace a load balancer with the service's version; with `revision`, only if it is unchanged since then."""
         values = await read_body(request)
-        caller, balancer_id = self._seen.caller(request), request.path_params["id"]
+        caller, balancer_id = self._octavia_handlers.caller(request), request.path_params["id"]
         revision = requests.revision_of(request.query_params.get("revision"))
 
         async def change(old: Snapshot) -> Changes:
-            said = await in_steps(requests.said(old, values, caller, balancer_id))
-            return await in_steps(put_said_again(old, caller.asker, said, revision))
+            said = await run_in_steps(requests.parsed_update(old, values, caller, balancer_id))
+            return await run_in_steps(put_external_state(old, caller.identity, said, revision))
 
         return await self._show(await self._services.write(change), balancer_id, 200)
 
     async def _show(self, snapshot: Snapshot, balancer_id: str, status: int) -> Response:
         where = encode.status_in(self._services, snapshot, snapshot.load_balancers[balancer_id])
-        return json_response({"loadbalancer": await in_steps(encode_statuses(snapshot, where))}, status)
+        return json_response({"loadbalancer": await run_in_steps(encode_statuses(snapshot, where))}, status)
 
 
-class _Profiles:
+class _MetadataHandlers:
     """Handlers of flavor and availability zone metadata."""
 
     def __init__(self, services: Services) -> None:
@@ -111,13 +113,13 @@ class _Profiles:
 
 
 def change_routes(services: Services) -> list[Operation]:
-    seen = Views(services)
-    balancers, offered = _Balancers(services, seen), _Profiles(services)
+    seen = LoadBalancerHandlers(services)
+    balancers, offered = _Balancers(services, seen), _MetadataHandlers(services)
     one = f"{_BALANCERS}/{{id}}"
     post = octavia.body("loadbalancer", specs.LOAD_BALANCER, argument="load_balancer")
     put = octavia.body("loadbalancer", octavia.LOAD_BALANCER_PUT, argument="load_balancer")
     compared = {"differences": DIFFERENCES, "revision": NUMBER}
-    shown = {200: object_schema({"loadbalancer": encode.whole(encode.LOAD_BALANCER)}, ["loadbalancer"])}
+    shown = {200: object_schema({"loadbalancer": encode.full_schema(encode.LOAD_BALANCER)}, ["loadbalancer"])}
     profiles = octavia.body("profiles", specs.PROFILES, argument="plugin")
     texts = {"type": "object", "additionalProperties": TEXT}
     known = object_schema({"flavor": texts, "availability_zone": texts}, ["flavor", "availability_zone"])
@@ -132,7 +134,7 @@ def change_routes(services: Services) -> list[Operation]:
         Operation(
             "PUT",
             f"{one}/whole",
-            balancers.say_again,
+            balancers.replace,
             takes=post,
             gives={200: _SHOWN},
             query={"revision": NUMBER},
@@ -147,24 +149,24 @@ def change_routes(services: Services) -> list[Operation]:
 
 def takeover_routes(services: Services) -> list[Operation]:
     """Return the operations for load balancers of another provider: creation with `takeover` prepares one."""
-    seen = Views(services)
+    seen = LoadBalancerHandlers(services)
     balancers = _Balancers(services, seen)
 
     async def take(request: Request) -> Response:
         """Complete a prepared takeover from another provider of the service. Idempotent."""
         caller, balancer_id = seen.caller(request), request.path_params["id"]
-        await services.write(lambda old: take_over(old, caller.asker, balancer_id))
+        await services.write(lambda old: take_over(old, caller.identity, balancer_id))
         return Response(status_code=views.NO_CONTENT)
 
     post = octavia.body("loadbalancer", specs.LOAD_BALANCER, argument="load_balancer")
     return [
-        Operation("POST", "/trials", balancers.try_out, takes=post, gives={204: None}, fails=[501]),
+        Operation("POST", "/trials", balancers.dry_run, takes=post, gives={204: None}, fails=[501]),
         Operation("PUT", f"{_BALANCERS}/{{id}}/takeover", take, gives={204: None}, fails=[501]),
     ]
 
 
-def _part_routes(seen: Views, part: Part) -> list[Operation]:
-    shown = object_schema({part.root: encode.whole(part.shown)}, [part.root])
+def _part_routes(seen: LoadBalancerHandlers, part: Part) -> list[Operation]:
+    shown = object_schema({part.root: encode.full_schema(part.shown)}, [part.root])
     create = octavia.body(part.root, part.post, argument=part.argument)
     update = octavia.body(part.root, part.put, argument=part.argument)
     one = f"{part.path}/{{id}}"
@@ -178,39 +180,39 @@ def _part_routes(seen: Views, part: Part) -> list[Operation]:
 def status_routes(services: Services, feed: StatusFeed) -> list[Operation]:
     async def show_all(request: Request) -> Response:
         """List all load balancers of the service with their parts, in pages ordered by id."""
-        page = await in_steps(page_of(services, request.query_params.get("after", "")))
+        page = await run_in_steps(page_of(services, request.query_params.get("after", "")))
         return json_response({"loadbalancers": page.shown, "next": page.next})
 
     async def show(request: Request) -> Response:
         snapshot = services.model.snapshot
         balancer = snapshot.load_balancers.get(request.path_params["id"])
-        if balancer is None or not kept(balancer):
-            raise Refused(NoSuch(what=Counted.LOAD_BALANCER, id=request.path_params["id"]))
+        if balancer is None or not is_of_plugin(balancer):
+            raise Refused(NoSuch(what=QuotaResource.LOAD_BALANCER, id=request.path_params["id"]))
         where = encode.status_in(services, snapshot, balancer)
-        return json_response({"loadbalancer": await in_steps(encode_statuses(snapshot, where))})
+        return json_response({"loadbalancer": await run_in_steps(encode_statuses(snapshot, where))})
 
     async def tell(request: Request) -> Response:
         """List the ids of load balancers that may have changed since a cursor. Without a cursor, return the present
         one."""
         query = request.query_params
         wait = query.get("wait", "0")
-        seconds = min(int(wait), LONGEST_WAIT) if wait.isascii() and wait.isdecimal() and len(wait) < 9 else 0
-        news = await feed.since(query.get("since", ""), seconds)
-        return json_response({"cursor": news.cursor, "changed": news.ids, "whole": news.is_whole})
+        seconds = min(int(wait), MAX_POLL_SECONDS) if wait.isascii() and wait.isdecimal() and len(wait) < 9 else 0
+        news = await feed.changes_after(query.get("since", ""), seconds)
+        return json_response({"cursor": news.cursor, "changed": news.ids, "whole": news.is_resync_needed})
 
     async def count(request: Request) -> Response:
         """Show the counters of the listeners of these load balancers since their creation; empty while no node
         counts."""
-        shown = await in_steps(statistics_of(services, _ids(request)))
+        shown = await run_in_steps(statistics_of(services, _ids(request)))
         return json_response({"listeners": shown})
 
     async def show_probed(request: Request) -> Response:
         """Show the addresses that the probe port on an unmanaged network needs. All load balancers share the port."""
-        cidrs = await in_steps(probed_on(services, request.path_params["id"]))
+        cidrs = await run_in_steps(probed_on(services, request.path_params["id"]))
         return json_response({"network": {"is_probed": cidrs is not None, "cidrs": cidrs or []}})
 
-    page = {"loadbalancers": array_schema(STATUSES, MOST_SHOWN), "next": or_null(TEXT)}
-    news = {"cursor": TEXT, "changed": array_schema(TEXT, MOST_TOLD), "whole": FLAG}
+    page = {"loadbalancers": array_schema(STATUSES, MAX_PER_PAGE), "next": or_null(TEXT)}
+    news = {"cursor": TEXT, "changed": array_schema(TEXT, MAX_IDS_PER_RESPONSE), "whole": FLAG}
     needed = {"is_probed": FLAG, "cidrs": CIDRS}
     probed = object_schema({"network": object_schema(needed, needed)}, ["network"])
     counted = {"listeners": {"type": "array", "items": object_schema(_STATISTICS, _STATISTICS)}}
@@ -224,4 +226,4 @@ def status_routes(services: Services, feed: StatusFeed) -> list[Operation]:
 
 
 def _ids(request: Request) -> Iterable[str]:
-    return request.query_params.getlist("id")[:MOST_SHOWN]
+    return request.query_params.getlist("id")[:MAX_PER_PAGE]

@@ -12,84 +12,91 @@ from fairlead.api.octavia import encode
 from fairlead.model.documents import sizes
 from fairlead.model.documents.addresses import IPNetwork
 from fairlead.model.documents.balancer_status import BalancerStatus
-from fairlead.model.documents.loadbalancer import LoadBalancer, Takeover
+from fairlead.model.documents.loadbalancer import LoadBalancer, MigrationStage
 from fairlead.model.documents.network import Resource
 from fairlead.model.documents.proxy_place import place_of
 from fairlead.model.documents.status import OperatingStatus, ProvisioningStatus
-from fairlead.model.queries.unmanaged_probe_ports import is_ready, wanted_of, wanted_on
+from fairlead.model.queries.unmanaged_probe_ports import (
+    is_probe_port_ready,
+    required_probe_ports,
+    required_probe_subnets,
+)
 from fairlead.model.queries.unmanaged_proxy_ports import proxied_network
-from fairlead.model.snapshot import KEPT_SHELF, Snapshot
+from fairlead.model.snapshot import ID_SHELF_LENGTH, Snapshot
 from fairlead.runtime.steps import Steps
-from fairlead.schema import Schema, array_schema, object_schema, or_null, words_schema
+from fairlead.schema import Schema, array_schema, enum_schema, object_schema, or_null
 
-MOST_SHOWN = 50
+MAX_PER_PAGE = 50
 """Maximum load balancers in one response."""
 BALANCERS = "loadbalancers"
 _PART: Mapping[str, Schema] = {
     "id": IDENTITY,
-    "provisioning_status": words_schema(ProvisioningStatus),
-    "operating_status": words_schema(OperatingStatus),
+    "provisioning_status": enum_schema(ProvisioningStatus),
+    "operating_status": enum_schema(OperatingStatus),
     "created_at": TEXT,
 }
-MOST = {
-    "listeners": sizes.LISTENERS,
-    "pools": sizes.POOLS,
-    "members": sizes.MEMBERS,
-    "healthmonitors": sizes.POOLS,
-    "l7policies": sizes.LISTENERS * sizes.POLICIES,
-    "l7rules": sizes.LISTENERS * sizes.POLICIES * sizes.RULES,
+MAX_PARTS = {
+    "listeners": sizes.MAX_LISTENERS,
+    "pools": sizes.MAX_POOLS,
+    "members": sizes.MAX_MEMBERS,
+    "healthmonitors": sizes.MAX_POOLS,
+    "l7policies": sizes.MAX_LISTENERS * sizes.MAX_L7POLICIES,
+    "l7rules": sizes.MAX_LISTENERS * sizes.MAX_L7POLICIES * sizes.MAX_L7RULES,
 }
 _IN_PARENT: Mapping[str, Schema] = {**_PART, "parent": IDENTITY}
 """Parent of a part, needed to find the part in the API: a member's pool or a rule's policy."""
-_SCHEMAS = {plural: _IN_PARENT if plural in ("members", "l7rules") else _PART for plural in MOST}
-CIDRS = array_schema(TEXT, sizes.MEMBERS * sizes.POOLS)
+_SCHEMAS = {plural: _IN_PARENT if plural in ("members", "l7rules") else _PART for plural in MAX_PARTS}
+CIDRS = array_schema(TEXT, sizes.MAX_MEMBERS * sizes.MAX_POOLS)
 """Subnets of members without duplicates."""
 _PROBED: Mapping[str, Schema] = {"id": IDENTITY, "cidrs": CIDRS, "is_ready": FLAG}
 PROXIED_NETWORK: Mapping[str, Schema] = {"id": IDENTITY, "is_ready": FLAG}
 _SHOWN: Mapping[str, Schema] = {
     **_PART,
-    "takeover": or_null(words_schema(Takeover)),
+    "takeover": or_null(enum_schema(MigrationStage)),
     "revision": NUMBER,  # changes with each write of the load balancer
     # unmanaged networks that need a port for probes, with an address in each of these subnets
-    "probed_networks": array_schema(object_schema(_PROBED, _PROBED), sizes.MEMBERS),
+    "probed_networks": array_schema(object_schema(_PROBED, _PROBED), sizes.MAX_MEMBERS),
     # unmanaged networks that need ports of the load balancer's proxies
     "proxied_networks": array_schema(object_schema(PROXIED_NETWORK, PROXIED_NETWORK), 1),
-    **{plural: array_schema(object_schema(_SCHEMAS[plural], _SCHEMAS[plural]), most) for plural, most in MOST.items()},
+    **{
+        plural: array_schema(object_schema(_SCHEMAS[plural], _SCHEMAS[plural]), most)
+        for plural, most in MAX_PARTS.items()
+    },
 }
 STATUSES = object_schema(_SHOWN, _SHOWN)
 
 
-class Page(NamedTuple):
+class StatusPage(NamedTuple):
     shown: list[JsonObject]
     next: str | None
     """Id after which the next page begins; None for the last page."""
 
 
-def kept(balancer: LoadBalancer) -> bool:
+def is_of_plugin(balancer: LoadBalancer) -> bool:
     return balancer.kept is not None
 
 
-def page_of(services: Services, after: str) -> Steps[Page]:
+def page_of(services: Services, after: str) -> Steps[StatusPage]:
     """Return a page of load balancers after this id, from one snapshot."""
     snapshot = services.model.snapshot
     later = list[str]()
-    for shelf in sorted(each for each in snapshot.kept_balancers if each >= after[:KEPT_SHELF]):
+    for shelf in sorted(each for each in snapshot.kept_balancers if each >= after[:ID_SHELF_LENGTH]):
         later += sorted(each for each in snapshot.kept_balancers[shelf] if each > after)
         yield
-        if len(later) > MOST_SHOWN:
+        if len(later) > MAX_PER_PAGE:
             break
     shown = list[JsonObject]()
-    first = later[:MOST_SHOWN]
+    first = later[:MAX_PER_PAGE]
     for balancer_id in first:
         where = encode.status_in(services, snapshot, snapshot.load_balancers[balancer_id])
         shown.append((yield from encode_statuses(snapshot, where)))
-    return Page(shown, first[-1] if len(later) > len(first) else None)
+    return StatusPage(shown, first[-1] if len(later) > len(first) else None)
 
 
 def encode_statuses(snapshot: Snapshot, where: BalancerStatus) -> Steps[JsonObject]:
     """Encode a load balancer and its parts by kind."""
     balancer = where.balancer
-    found: dict[str, list[JsonObject]] = {plural: [] for plural in MOST}
+    found: dict[str, list[JsonObject]] = {plural: [] for plural in MAX_PARTS}
 
     def add(plural: str, part: Resource, operating: OperatingStatus, **parent: str) -> None:
         found[plural].append({**_one(where, part, operating), **parent})
@@ -110,10 +117,10 @@ def encode_statuses(snapshot: Snapshot, where: BalancerStatus) -> Steps[JsonObje
                 add("l7rules", rule, where.of_rule(listener, policy, rule), parent=policy.id)
         yield
     takeover = balancer.kept.takeover if balancer.kept else None
-    wanted = yield from wanted_of(snapshot, balancer)
+    wanted = yield from required_probe_ports(snapshot, balancer)
     about: JsonObject = {"revision": where.generation, "takeover": takeover}
     about["probed_networks"] = [
-        {"id": network_id, "cidrs": _in_order(cidrs), "is_ready": is_ready(snapshot, network_id, cidrs)}
+        {"id": network_id, "cidrs": _in_order(cidrs), "is_ready": is_probe_port_ready(snapshot, network_id, cidrs)}
         for network_id, cidrs in sorted(wanted.items())
     ]
     proxied, is_placed = proxied_network(snapshot, balancer), place_of(balancer) not in snapshot.wanted_proxies
@@ -124,7 +131,7 @@ def encode_statuses(snapshot: Snapshot, where: BalancerStatus) -> Steps[JsonObje
 def probed_on(services: Services, network_id: str) -> Steps[list[str] | None]:
     """Return the IPv4 subnets (CIDRs) where the probe port on this network needs an address; None if no load
     balancer needs a port there."""
-    found = yield from wanted_on(services.model.snapshot, network_id)
+    found = yield from required_probe_subnets(services.model.snapshot, network_id)
     return None if found is None else _in_order(found)
 
 
@@ -138,7 +145,7 @@ def statistics_of(services: Services, balancer_ids: Iterable[str]) -> Steps[list
     shown = list[JsonObject]()
     for balancer_id in dict.fromkeys(balancer_ids):
         balancer = snapshot.load_balancers.get(balancer_id)
-        for listener in balancer.listeners if balancer is not None and kept(balancer) else ():
+        for listener in balancer.listeners if balancer is not None and is_of_plugin(balancer) else ():
             figures = services.node_counts.total([listener.id])
             if figures is not None:
                 shown.append({"id": listener.id, **encode.encode_statistics(figures)})
@@ -149,7 +156,7 @@ def statistics_of(services: Services, balancer_ids: Iterable[str]) -> Steps[list
 def _one(where: BalancerStatus, part: Resource, operating: OperatingStatus) -> JsonObject:
     return {
         "id": part.id,
-        "provisioning_status": where.provisioning(part),
+        "provisioning_status": where.provisioning_status(part),
         "operating_status": operating,
         "created_at": part.created_at.isoformat(),
     }

@@ -10,16 +10,16 @@ from typing import Any
 
 import yaml
 
-from fairlead.cli.tenant.keystone import KEYS, LOG_INS, NotFound, log_in
-from fairlead.http.server_client import Server, is_url
+from fairlead.cli.tenant.keystone import AUTH_PLUGINS, KEYS, EndpointNotFound, log_in
+from fairlead.http.server_client import ApiClient, is_url
 
-DOORS = {"load_balancer": "load-balancer", "network": "network"}
+DEFAULT_PATHS = {"load_balancer": "load-balancer", "network": "network"}
 """Service name in clients -> default path below the endpoint."""
-AUTH_TYPES = ("none", "http_basic", *LOG_INS)
+AUTH_TYPES = ("none", "http_basic", *AUTH_PLUGINS)
 NAMES = ("clouds.yaml", "clouds.yml")
 FOLDERS = (Path(), Path("~/.config/openstack"), Path("/etc/openstack"))
 """Search path of openstacksdk, in this order."""
-INSIDE = ("endpoint", "username", "password", *KEYS)
+AUTH_KEYS = ("endpoint", "username", "password", *KEYS)
 """Keys below `auth` in clouds.yaml."""
 BESIDE = ("cacert", "region_name", "interface")
 """Keys beside `auth`."""
@@ -31,7 +31,7 @@ class BadCloud(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cloud:
-    doors: Mapping[str, str]
+    endpoints: Mapping[str, str]
     """Service -> URL of its API."""
     user: str = ""
     password: str = field(default="", repr=False)
@@ -40,8 +40,10 @@ class Cloud:
     ca: str = ""
     """PEM file with CA certificates for the server; "" for the system's."""
 
-    def door(self, service: str) -> Server:
-        return Server(url=self.doors[service], user=self.user, password=self.password, token=self.token, ca=self.ca)
+    def api_client(self, service: str) -> ApiClient:
+        return ApiClient(
+            url=self.endpoints[service], user=self.user, password=self.password, token=self.token, ca=self.ca
+        )
 
 
 def find_cloud(name: str, environment: Mapping[str, str]) -> Cloud:
@@ -58,11 +60,11 @@ def find_cloud(name: str, environment: Mapping[str, str]) -> Cloud:
     if said.get("verify") in ("False", "false"):
         raise BadCloud("verify is off: a server is always asked who it is; cacert names the file that vouches for it")
     ca = str(Path(said["cacert"]).expanduser()) if said.get("cacert") else ""
-    if kind in LOG_INS:
+    if kind in AUTH_PLUGINS:
         return _cloud_of_keystone(said, kind, ca)
     basic = kind == "http_basic"
     return Cloud(
-        doors={service: _door(service, path, said) for service, path in DOORS.items()},
+        endpoints={service: _service_url(service, path, said) for service, path in DEFAULT_PATHS.items()},
         user=said.get("username", "") if basic else "",
         password=said.get("password", "") if basic else "",
         ca=ca,
@@ -83,19 +85,19 @@ def _cloud_of_keystone(said: Mapping[str, str], kind: str, ca: str) -> Cloud:
         session = log_in(said, kind, ca)
         doors = {
             service: said.get(f"{service}_endpoint_override", "").rstrip("/") or session.endpoint(path)
-            for service, path in DOORS.items()
+            for service, path in DEFAULT_PATHS.items()
         }
-    except NotFound as error:
+    except EndpointNotFound as error:
         raise BadCloud(str(error)) from None
-    return Cloud(doors=doors, token=session.token, ca=ca)
+    return Cloud(endpoints=doors, token=session.token, ca=ca)
 
 
 def _keys() -> Iterator[str]:
-    yield from ("auth_type", *INSIDE, *BESIDE)
-    yield from (f"{service}_endpoint_override" for service in DOORS)
+    yield from ("auth_type", *AUTH_KEYS, *BESIDE)
+    yield from (f"{service}_endpoint_override" for service in DEFAULT_PATHS)
 
 
-def _door(service: str, path: str, said: Mapping[str, str]) -> str:
+def _service_url(service: str, path: str, said: Mapping[str, str]) -> str:
     """Return the URL of a service without Keystone. Raises BadCloud."""
     endpoint = said.get("endpoint", "").rstrip("/")
     url = said.get(f"{service}_endpoint_override") or (endpoint and f"{endpoint}/{path}")

@@ -10,9 +10,9 @@ from typing import Any
 
 from fairlead.cli.tenant import resources
 from fairlead.cli.tenant.clouds import BadCloud, find_cloud
-from fairlead.cli.tenant.resources import LISTENER, LOCAL_IP, POOL, Sort
+from fairlead.cli.tenant.resources import LISTENER, LOCAL_IP, POOL, ResourceType
 from fairlead.http.server_client import ServerError
-from fairlead.runtime.terminal import complain, say, say_json
+from fairlead.runtime.terminal import print_error, print_json, print_lines
 
 LOCALITIES = ("none", "chassis", "zone")
 DOWN_MEMBERS = ("keep", "reset")
@@ -137,7 +137,7 @@ def _add_group(commands: Any, name: str, summary: str) -> Any:
 def _add(
     mine: Any,
     name: str,
-    sort: Sort,
+    sort: ResourceType,
     description: str,
     attributes: Callable[[argparse.Namespace], Mapping[str, Any]] | None = None,
 ) -> argparse.ArgumentParser:
@@ -157,25 +157,25 @@ def _add(
         asked = attributes(arguments) if attributes is not None else None
         if asked is not None and not asked:
             parser.error("nothing to set")
-        door = find_cloud(arguments.os_cloud, os.environ).door(sort.service)
+        door = find_cloud(arguments.os_cloud, os.environ).api_client(sort.service)
         if asked is None:
-            return resources.look(door, sort, arguments.thing)
+            return resources.show(door, sort, arguments.thing)
         return resources.change(door, sort, arguments.thing, asked)
 
     parser.set_defaults(run=lambda arguments: _run(arguments, sort, act))
     return parser
 
 
-def _run(arguments: argparse.Namespace, sort: Sort, act: Act) -> int:
+def _run(arguments: argparse.Namespace, sort: ResourceType, act: Act) -> int:
     try:
         thing = act(arguments)
     except (BadCloud, ServerError) as error:
-        complain(f"fairlead: {error}")
+        print_error(f"fairlead: {error}")
         return 2 if isinstance(error, BadCloud) else 1
     if arguments.json:
-        say_json(thing, indent=2)
+        print_json(thing, indent=2)
     else:
-        say(*resources.render(sort, thing))
+        print_lines(*resources.render(sort, thing))
     return 0
 
 

@@ -4,16 +4,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fairlead.http.server_client import Server, ServerError
+from fairlead.http.server_client import ApiClient, ServerError
 
-LOG_INS = ("password", "v3password", "v3applicationcredential")
+AUTH_PLUGINS = ("password", "v3password", "v3applicationcredential")
 """Names of keystoneauth's plugins that are supported."""
 CREDENTIAL = ("application_credential_id", "application_credential_name", "application_credential_secret")
 SCOPES = ("project_id", "project_name", "project_domain_id", "project_domain_name", "system_scope")
 KEYS = ("auth_url", "user_id", "user_domain_id", "user_domain_name", *SCOPES, *CREDENTIAL)
 
 
-class NotFound(Exception):
+class EndpointNotFound(Exception):
     """The catalogue has no endpoint of the service."""
 
 
@@ -34,12 +34,12 @@ class Session:
                     if where == (self.interface, endpoint.get("region_id")):
                         return str(endpoint["url"]).rstrip("/")
         where_looked = f"{self.interface} in region {self.region}" if self.region else self.interface
-        raise NotFound(f"Keystone's catalogue has no endpoint of {service} that is {where_looked}")
+        raise EndpointNotFound(f"Keystone's catalogue has no endpoint of {service} that is {where_looked}")
 
 
 def log_in(said: Mapping[str, str], kind: str, ca: str) -> Session:
     """Log in. `said` has the keys of clouds.yaml. Raises ServerError."""
-    keystone = Server(url=f"{said['auth_url'].rstrip('/').removesuffix('/v3')}/v3", ca=ca)
+    keystone = ApiClient(url=f"{said['auth_url'].rstrip('/').removesuffix('/v3')}/v3", ca=ca)
     headers, answer = keystone.exchange("POST", "/auth/tokens", {"auth": _request(said, kind)})
     match answer, headers.get("X-Subject-Token", ""):
         case {"token": {"catalog": list(catalog)}}, str(token) if token:

@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from fairlead.http.server_client import Server, ServerError
+from fairlead.http.server_client import ApiClient, ServerError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sort:
+class ResourceType:
     """Kind of object, with its names in the API."""
 
     service: str
@@ -27,7 +27,7 @@ class Sort:
     """Attribute -> default where the API omits it."""
 
 
-POOL = Sort(
+POOL = ResourceType(
     service="load_balancer",
     path="/v2/lbaas/pools",
     one="pool",
@@ -47,7 +47,7 @@ POOL = Sort(
     ),
     omitted={"locality": "NONE", "down_member": "KEEP"},
 )
-LISTENER = Sort(
+LISTENER = ResourceType(
     service="load_balancer",
     path="/v2/lbaas/listeners",
     one="listener",
@@ -66,7 +66,7 @@ LISTENER = Sort(
     ),
     omitted={"raw": None},
 )
-LOCAL_IP = Sort(
+LOCAL_IP = ResourceType(
     service="network",
     path="/v2.0/local_ips",
     one="local_ip",
@@ -88,10 +88,10 @@ LOCAL_IP = Sort(
 )
 
 
-def find(door: Server, sort: Sort, wanted: str) -> Mapping[str, Any]:
+def find(door: ApiClient, sort: ResourceType, wanted: str) -> Mapping[str, Any]:
     """Return the object with this id, or otherwise with this name. Raises ServerError."""
     for key in ("id", "name"):
-        found = door.ask("GET", f"{sort.path}?{urlencode({key: wanted})}")[sort.many]
+        found = door.request("GET", f"{sort.path}?{urlencode({key: wanted})}")[sort.many]
         if len(found) > 1:
             raise ServerError(f"several are called '{wanted}': {', '.join(each['id'] for each in found)}")
         if found:
@@ -100,27 +100,27 @@ def find(door: Server, sort: Sort, wanted: str) -> Mapping[str, Any]:
     raise ServerError(f"there is no {sort.title} '{wanted}'")
 
 
-def look(door: Server, sort: Sort, wanted: str) -> Mapping[str, Any]:
+def show(door: ApiClient, sort: ResourceType, wanted: str) -> Mapping[str, Any]:
     """Return the object with its parts. Raises ServerError."""
     return _with_parts(door, sort, find(door, sort, wanted))
 
 
-def change(door: Server, sort: Sort, wanted: str, attributes: Mapping[str, Any]) -> Mapping[str, Any]:
+def change(door: ApiClient, sort: ResourceType, wanted: str, attributes: Mapping[str, Any]) -> Mapping[str, Any]:
     """Change an object and return its new state. Raises ServerError."""
     identity = find(door, sort, wanted)["id"]
-    changed: Mapping[str, Any] = door.ask(
+    changed: Mapping[str, Any] = door.request(
         "PUT", f"{sort.path}/{quote(identity, safe='')}", {sort.one: dict(attributes)}
     )[sort.one]
     return _with_parts(door, sort, changed)
 
 
-def _with_parts(door: Server, sort: Sort, thing: Mapping[str, Any]) -> Mapping[str, Any]:
+def _with_parts(door: ApiClient, sort: ResourceType, thing: Mapping[str, Any]) -> Mapping[str, Any]:
     if not sort.parts:
         return {**sort.omitted, **thing}
-    return {**thing, **door.ask("GET", f"{sort.path}/{quote(thing['id'], safe='')}/{sort.parts}")}
+    return {**thing, **door.request("GET", f"{sort.path}/{quote(thing['id'], safe='')}/{sort.parts}")}
 
 
-def render(sort: Sort, thing: Mapping[str, Any]) -> list[str]:
+def render(sort: ResourceType, thing: Mapping[str, Any]) -> list[str]:
     """Render one line for each column that the API returned."""
     known = [column for column in sort.columns if column in thing]
     width = max(map(len, known), default=0)

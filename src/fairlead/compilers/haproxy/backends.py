@@ -15,7 +15,7 @@ from typing import assert_never
 from fairlead.compilers.haproxy import tls
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.dataplane.haproxy import Backend, HAProxyRow, Server
-from fairlead.dataplane.haproxy_text import PEERS
+from fairlead.dataplane.haproxy_text import PEERS_SECTION
 from fairlead.dataplane.haproxy_words import Line, Unwritable, name
 from fairlead.model.documents.loadbalancer import (
     Algorithm,
@@ -30,16 +30,16 @@ from fairlead.model.documents.loadbalancer import (
     PoolProtocol,
     SourceIpPersistence,
 )
-from fairlead.model.documents.port_ranges import targets
+from fairlead.model.documents.port_ranges import expand_targets
 from fairlead.model.documents.proxy_place import place_of
-from fairlead.model.queries.locality_tiers import members_on
-from fairlead.model.queries.placement import nowhere
+from fairlead.model.queries.locality_tiers import members_on_chassis
+from fairlead.model.queries.placement import find_unrouted_members
 from fairlead.model.queries.proxies import proxy_name
 from fairlead.model.queries.proxy_backends import is_http
 from fairlead.model.queries.secrets import member_secrets
 from fairlead.model.snapshot import Snapshot
 
-TABLE = "10k"
+STICK_TABLE_SIZE = "10k"
 """Entries of a stick table on one node. The least recently seen client is evicted."""
 COOKIE = "SRV"
 """Cookie of HTTP_COOKIE persistence, as in Octavia."""
@@ -51,8 +51,11 @@ _BALANCE: dict[Algorithm, tuple[Line, ...]] = {
 }
 """All of these accept servers at run time. SOURCE_IP_PORT is random, because the port of a client differs in each
 connection."""
-_GREETING: dict[PoolProtocol, Line] = {PoolProtocol.PROXY: ("send-proxy",), PoolProtocol.PROXYV2: ("send-proxy-v2",)}
-_TLS_GREETING: dict[PoolProtocol, Line] = {**_GREETING, PoolProtocol.PROXYV2: ("send-proxy-v2-ssl-cn",)}
+_PROXY_OPTIONS: dict[PoolProtocol, Line] = {
+    PoolProtocol.PROXY: ("send-proxy",),
+    PoolProtocol.PROXYV2: ("send-proxy-v2",),
+}
+_TLS_PROXY_OPTIONS: dict[PoolProtocol, Line] = {**_PROXY_OPTIONS, PoolProtocol.PROXYV2: ("send-proxy-v2-ssl-cn",)}
 """PROXY options for clients with TLS: version 2 transmits the TLS state and the common name of a client certificate;
 version 1 cannot."""
 
@@ -79,14 +82,14 @@ def backend_rows(
         secrets=member_secrets(pool),
     )
     cookie_key = pool.id if isinstance(pool.persistence, HttpCookiePersistence) else ""
-    greetings = _TLS_GREETING if listener.protocol is ListenerProtocol.TERMINATED_HTTPS else _GREETING
+    greetings = _TLS_PROXY_OPTIONS if listener.protocol is ListenerProtocol.TERMINATED_HTTPS else _PROXY_OPTIONS
     options = (*greetings.get(pool.protocol, ()), *tls.member_words(balancer, listener, pool, inside=inside))
     down = view.down.get(balancer.id, frozenset())
-    ports = {member.id: targets(member.port, (listener.port,))[0] for member in pool.members}
+    ports = {member.id: expand_targets(member.port, (listener.port,))[0] for member in pool.members}
     failed = {each for each, port in ports.items() if each in down or (each, port) in down}
     if balancer.vip.network_id in view.announced:  # a proxy would otherwise reach a service of the host itself
-        failed |= nowhere(view, balancer, pool.members)
-    near = _near(view, balancer, pool, failed, chassis)
+        failed |= find_unrouted_members(view, balancer, pool.members)
+    near = _preferred_members(view, balancer, pool, failed, chassis)
     for member in pool.members:
         yield Server(
             backend=backend,
@@ -101,14 +104,14 @@ def backend_rows(
         )
 
 
-def _near(view: Snapshot, balancer: LoadBalancer, pool: Pool, failed: Set[str], chassis: str) -> Set[str]:
+def _preferred_members(view: Snapshot, balancer: LoadBalancer, pool: Pool, failed: Set[str], chassis: str) -> Set[str]:
     """Return the members that this proxy uses: those on its own chassis while any of these is up, as in OVN's flows.
 
     The others are in maintenance meanwhile. They cannot be backup servers, because a pool may have its own backups
     and HAProxy has only one level of them.
     """
     if pool.locality is Locality.CHASSIS and chassis:
-        own = members_on(view, balancer, pool, chassis)
+        own = members_on_chassis(view, balancer, pool, chassis)
         serving = own - failed
         if any(each.id in serving and each.takes_connections and not each.backup for each in pool.members):
             return own
@@ -127,9 +130,9 @@ def _table(pool: Pool) -> Line:
     """
     match pool.persistence:
         case SourceIpPersistence(granularity=None):
-            return "table", name(pool.id), "type", "ipv6", "size", TABLE
+            return "table", name(pool.id), "type", "ipv6", "size", STICK_TABLE_SIZE
         case AppCookiePersistence():
-            return "table", name(pool.id), "type", "string", "len", "64", "size", TABLE
+            return "table", name(pool.id), "type", "string", "len", "64", "size", STICK_TABLE_SIZE
         case _:
             return ()
 
@@ -137,7 +140,7 @@ def _table(pool: Pool) -> Line:
 def _persistence(balancer: LoadBalancer, pool: Pool, *, inside: bool) -> tuple[Line, ...]:
     """Return the persistence directives. A stick table is used if the algorithm alone does not select the same
     member again."""
-    table = "table", f"{PEERS}/{name(pool.id)}"
+    table = "table", f"{PEERS_SECTION}/{name(pool.id)}"
     match pool.persistence:
         case None:
             return ()
@@ -150,7 +153,7 @@ def _persistence(balancer: LoadBalancer, pool: Pool, *, inside: bool) -> tuple[L
         case HttpCookiePersistence():
             return ("cookie", COOKIE, "insert", "indirect", "nocache", "dynamic"), ("dynamic-cookie-key", pool.id)
         case AppCookiePersistence(cookie_name=cookie_name):
-            cookie = argument(cookie_name)
+            cookie = check_argument(cookie_name)
             return (
                 ("stick", "store-response", f"res.cook({cookie})", *table),
                 ("stick", "match", f"req.cook({cookie})", *table),
@@ -159,7 +162,7 @@ def _persistence(balancer: LoadBalancer, pool: Pool, *, inside: bool) -> tuple[L
             assert_never(unknown)
 
 
-def argument(text: str) -> str:
+def check_argument(text: str) -> str:
     """Check a header or cookie name used as an argument of a sample fetch. Raises Unwritable for special characters."""
     if not text.isascii() or not text.isprintable() or any(char in " \t'\"\\,()$" for char in text):
         raise Unwritable("the name of a header or of a cookie with quotes, brackets or commas")

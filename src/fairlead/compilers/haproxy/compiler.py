@@ -14,7 +14,7 @@ from fairlead.compilers.haproxy.frontends import frontend_rows, pools_with_backe
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.dataplane.haproxy import HAProxyRow, HostProcess, Process, Route
 from fairlead.dataplane.haproxy_words import Unwritable
-from fairlead.model.documents.abilities import lacking_for_listener, lacking_for_pool
+from fairlead.model.documents.abilities import find_unsupported_listener_feature, find_unsupported_pool_feature
 from fairlead.model.documents.addresses import IPAddress, render_interface
 from fairlead.model.documents.loadbalancer import Listener, LoadBalancer, Pool, is_prepared, pools_of
 from fairlead.model.documents.network import Network, Port, Router, find_subnet
@@ -23,10 +23,10 @@ from fairlead.model.documents.proxy_place import place_of, proxy_chassis, proxy_
 from fairlead.model.queries.host_proxies import has_own_host_proxy, own_host_places
 from fairlead.model.queries.proxies import own_proxies, own_proxy, proxied_listeners, proxy_name
 from fairlead.model.queries.proxy_backends import BackendNames
-from fairlead.model.queries.proxy_homes import ways_of
+from fairlead.model.queries.proxy_homes import list_proxy_routes
 from fairlead.model.snapshot import Snapshot
 
-CONNECTIONS = 10_000
+MAX_CONNECTIONS = 10_000
 """Maximum concurrent connections through the proxy of one network on one node. Each may use 40 KB of memory."""
 THREADS = 2
 """Threads of such a proxy."""
@@ -39,7 +39,7 @@ def rows_of(view: Snapshot, owner: Owner) -> Iterator[HAProxyRow]:
                 yield _process(view, proxy_name(view, place), port)
             for place in own_host_places(view, there.id):
                 yield HostProcess(
-                    network=proxy_name(view, place), port="/".join(place), connections=CONNECTIONS, threads=THREADS
+                    network=proxy_name(view, place), port="/".join(place), connections=MAX_CONNECTIONS, threads=THREADS
                 )
         case LoadBalancer() as balancer:
             yield from _balancer_rows(view, balancer)
@@ -57,8 +57,8 @@ def _process(view: Snapshot, name: str, port: Port) -> Process:
         mac=proxy_mac(port),
         mtu=network.mtu,
         addresses=tuple(render_interface(address, subnet.cidr) for address, subnet in found),
-        routes=tuple(Route(destination=way.destination, nexthop=way.nexthop) for way in ways_of(view, port)),
-        connections=CONNECTIONS,
+        routes=tuple(Route(destination=way.destination, nexthop=way.nexthop) for way in list_proxy_routes(view, port)),
+        connections=MAX_CONNECTIONS,
         threads=THREADS,
     )
 
@@ -99,9 +99,9 @@ def _new_backends(listener: Listener, names: BackendNames, compiled: set[str]) -
 
 
 def _refuse(balancer: LoadBalancer, listener: Listener, names: BackendNames) -> None:
-    lacking = lacking_for_listener(ABILITIES, listener)
+    lacking = find_unsupported_listener_feature(ABILITIES, listener)
     pools = [pool for pool_id in pools_of(listener) if (pool := names.find(pool_id))]
-    lacking = lacking or next(filter(None, (lacking_for_pool(ABILITIES, pool) for pool in pools)), None)
+    lacking = lacking or next(filter(None, (find_unsupported_pool_feature(ABILITIES, pool) for pool in pools)), None)
     if lacking is not None:
         raise Unsupported(lacking, balancer.provider)
 

@@ -12,14 +12,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from fairlead.dataplane.haproxy_words import Line
 from fairlead.model.documents.addresses import IPAddress
 from fairlead.model.documents.loadbalancer import Listener, LoadBalancer, Pool, PoolProtocol
-from fairlead.model.documents.port_ranges import count
+from fairlead.model.documents.port_ranges import count_ports
 
-GREETED = frozenset({PoolProtocol.PROXY, PoolProtocol.PROXYV2})
+PROXY_PROTOCOLS = frozenset({PoolProtocol.PROXY, PoolProtocol.PROXYV2})
 
 
-def is_told(listener: Listener, pools: Iterable[Pool]) -> bool:
+def sends_destination(listener: Listener, pools: Iterable[Pool]) -> bool:
     """Whether members receive the destination of the client's connection, in a PROXY header or in X-Forwarded-Port."""
-    return any(pool.protocol in GREETED for pool in pools) or (_has_several_ports(listener) and _tells_port(listener))
+    return any(pool.protocol in PROXY_PROTOCOLS for pool in pools) or (
+        _has_several_ports(listener) and _sends_port(listener)
+    )
 
 
 def bind_id(number: int) -> Line:
@@ -45,9 +47,9 @@ def forwarded_port(listener: Listener) -> str:
 
 
 def _has_several_ports(listener: Listener) -> bool:
-    return count(listener.ports) > 1
+    return count_ports(listener.ports) > 1
 
 
-def _tells_port(listener: Listener) -> bool:
+def _sends_port(listener: Listener) -> bool:
     headers = dict(listener.http.insert_headers) if listener.http is not None else {}
     return headers.get("X-Forwarded-Port", "").lower() == "true"

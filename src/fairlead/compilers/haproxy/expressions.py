@@ -13,19 +13,19 @@ _GROUP = re.compile(r"\(\?(?!:|=|!|<=|<!|P<[A-Za-z_]\w{0,30}>|i\))", re.ASCII)
 """Group syntax other than the accepted kinds."""
 _REFERENCE = re.compile(r"\\[1-9gk]|\(\?P=|\(\?\(")
 """HAProxy compiles rules without captures (src/regex.c, PCRE2_NO_AUTO_CAPTURE), so backreferences cannot work."""
-_IGNORING_CASE, _BEHIND = "(?i)", frozenset({"(?<=", "(?<!"})
+_IGNORING_CASE, _LOOK_BEHINDS = "(?i)", frozenset({"(?<=", "(?<!"})
 _ESCAPE = re.compile(r"\\(?![dDsSwWbBAZnrtf0]|[^A-Za-z0-9])", re.ASCII)
 _LARGE = re.compile(r"\{[^}]*\d{4,}[^}]*\}")
 """Repetition counts of 1,000 and more."""
-MOST_REPEATED = 4
+MAX_REPETITIONS = 4
 """Maximum repetition counts in one expression. The costs of nested ones multiply."""
-MOST_STEPS = 20_000
+MAX_MATCH_STEPS = 20_000
 """PCRE2 match limit for one text: a step is a start position or a backtrack. An ordinary expression takes at most as
 many steps as the text has characters, and HAProxy's buffer holds 16,000."""
-_CHEAP = 2
+_MIN_REPETITIONS = 2
 """Repetitions of an expression that gets the whole limit. A step may examine the rest of the text for each
 repetition."""
-MOST_SIZE = 20_000
+MAX_SIZE = 20_000
 """Maximum size of a compiled expression, with repeated groups expanded as in PCRE2, which has a limit of 65,535
 bytes (pcre2limits(3)). By this measure PCRE2 rejected none below 100,000 and had no memory for JIT code from 200,000
 on; at 20,000 the JIT code has 130 KB."""
@@ -39,12 +39,12 @@ _SET = re.compile(r"\[\[|\[[:.=]|\[.*(--|&&|\|\||~~)", re.DOTALL)
 """Syntax inside brackets that is or may become a class or a set operation."""
 
 
-def bounded(text: str) -> str:
+def with_match_limit(text: str) -> str:
     """Check an expression and add its match limit (pcre2pattern(3), "Setting match resource limits"). Raises
     Unwritable."""
     check_expression(text)
     repetitions = sum(map(text.count, "*+{"))
-    return f"(*LIMIT_MATCH={MOST_STEPS * _CHEAP // max(_CHEAP, repetitions)}){text}"
+    return f"(*LIMIT_MATCH={MAX_MATCH_STEPS * _MIN_REPETITIONS // max(_MIN_REPETITIONS, repetitions)}){text}"
 
 
 def check_expression(text: str) -> None:
@@ -52,8 +52,8 @@ def check_expression(text: str) -> None:
     plain = text.replace("\\\\", "")
     if _REFERENCE.search(plain):
         raise Unwritable("a regular expression that refers to a group (HAProxy remembers none)")
-    if plain.count("{") > MOST_REPEATED:
-        raise Unwritable(f"a regular expression with more than {MOST_REPEATED} braces, which count repetitions")
+    if plain.count("{") > MAX_REPETITIONS:
+        raise Unwritable(f"a regular expression with more than {MAX_REPETITIONS} braces, which count repetitions")
     if _LARGE.search(plain):
         raise Unwritable("a regular expression that repeats something more than 999 times")
     if any(each.search(plain) for each in (_GROUP, _ESCAPE, _SET)):
@@ -75,18 +75,18 @@ def _check_pieces(text: str) -> None:
     except re.error:
         raise Unwritable("a regular expression that looks behind for what has no fixed number of bytes") from None
     pieces = _PIECE.findall(text)
-    if _has_groups_behind(pieces):
+    if _has_groups_in_look_behind(pieces):
         raise Unwritable("a regular expression that looks behind for what has groups in it")
-    if _size(pieces) > MOST_SIZE:
+    if _size(pieces) > MAX_SIZE:
         raise Unwritable("a regular expression that is too large with all that it repeats")
 
 
-def _has_groups_behind(pieces: Iterable[str]) -> bool:
+def _has_groups_in_look_behind(pieces: Iterable[str]) -> bool:
     is_behind = False
     for piece in pieces:
         if is_behind and _begins_group(piece):
             return True
-        is_behind = piece in _BEHIND or (is_behind and piece != ")")
+        is_behind = piece in _LOOK_BEHINDS or (is_behind and piece != ")")
     return False
 
 

@@ -7,34 +7,34 @@ from collections.abc import Iterable, Iterator, Set
 from typing import assert_never
 
 from fairlead.compilers.haproxy import tls
-from fairlead.compilers.haproxy.destinations import bind_id, destination_lines, forwarded_port, is_told
-from fairlead.compilers.haproxy.policies import PREPARED, compile_policies, led_pools, prepared_pools
+from fairlead.compilers.haproxy.destinations import bind_id, destination_lines, forwarded_port, sends_destination
+from fairlead.compilers.haproxy.policies import PREPARED, all_policy_pools, compile_policies, policy_pools
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.dataplane.haproxy import METRICS, Frontend, HAProxyRow
 from fairlead.dataplane.haproxy_words import Line
 from fairlead.model.documents.addresses import IPAddress, render_endpoint
 from fairlead.model.documents.loadbalancer import Http, Listener, ListenerProtocol, LoadBalancer, Pool, RawMatch
-from fairlead.model.documents.paths import INSIDE
-from fairlead.model.documents.port_ranges import count
+from fairlead.model.documents.paths import PROXY_PROTOCOLS
+from fairlead.model.documents.port_ranges import count_ports
 from fairlead.model.documents.proxy_place import place_of
 from fairlead.model.queries.proxies import proxy_name
 from fairlead.model.queries.proxy_backends import BackendNames
 from fairlead.model.queries.secrets import client_secrets
 from fairlead.model.snapshot import Snapshot
 
-CONNECTIONS = 5_000
+MAX_CONNECTIONS = 5_000
 """Maximum concurrent connections of one listener on one node, also if it has a higher limit or none, so that other
 listeners of the project keep their share."""
-RAW_DELAY, LONGEST_RAW_DELAY = 5_000, 60_000
+DEFAULT_INSPECT_DELAY_MS, MAX_INSPECT_DELAY_MS = 5_000, 60_000
 """Milliseconds for a client's first bytes: the default, and the maximum."""
-HEADERS = 20_000
+HEADER_TIMEOUT_MS = 20_000
 """Milliseconds for all headers of a request, from its first byte, or from the start of the connection. Without this
 bound, a client that sends a byte now and then (slowloris) holds connections forever. A packet that is lost four
 times in a row still arrives in time (RFC 6298: retransmission after 1, 2, 4 and 8 s)."""
-LONGEST_IDLE = 2_073_600_000
+MAX_IDLE_TIMEOUT_MS = 2_073_600_000
 """Milliseconds (24 days), used instead of no limit, because HAProxy 2.6 then ignores all HTTP timeouts. It is the
 maximum that the API accepts, and close to HAProxy's own."""
-_IN_A_LINE = 32
+_MAX_PREFIXES_PER_LINE = 32
 """Maximum prefixes in one ACL line."""
 _CLIENT_HEADERS = {
     "X-SSL-Client-Verify": "%[ssl_c_verify]",
@@ -51,12 +51,12 @@ _NO_HTTP = Http()
 
 def pools_in_force(listener: Listener, names: BackendNames) -> tuple[Pool, ...]:
     """Return the enabled pools to which the listener or its L7 policies send requests, without duplicates."""
-    return _with_default(listener, names, led_pools(listener, names))
+    return _with_default(listener, names, policy_pools(listener, names))
 
 
 def pools_with_backends(listener: Listener, names: BackendNames) -> tuple[Pool, ...]:
     """Returns the enabled pools of the listener and of all its L7 policies, without duplicates."""
-    return _with_default(listener, names, prepared_pools(listener, names))
+    return _with_default(listener, names, all_policy_pools(listener, names))
 
 
 def _with_default(listener: Listener, names: BackendNames, pools: Iterable[Pool]) -> tuple[Pool, ...]:
@@ -71,7 +71,7 @@ def frontend_rows(
     default, pools = names.find_enabled(listener.default_pool_id), pools_in_force(listener, names)
     _refuse(balancer, listener, pools)
     # also for pools of disabled policies, so enabling one that leads to a pool with PROXY headers needs no reload
-    told = is_told(listener, pools_with_backends(listener, names))
+    told = sends_destination(listener, pools_with_backends(listener, names))
     lines = [*_lines(balancer, listener, addresses, told=told), *_after_policies(balancer, listener)]
     if default is not None:
         lines.append(("default_backend", names.of(default, listener)))
@@ -80,7 +80,7 @@ def frontend_rows(
     yield Frontend(
         name=listener.id,
         process=proxy_name(view, place_of(balancer)),
-        connections=min(limit, CONNECTIONS) if limit > 0 else CONNECTIONS,
+        connections=min(limit, MAX_CONNECTIONS) if limit > 0 else MAX_CONNECTIONS,
         lines=tuple(lines),
         policies=policies,
         prepared=PREPARED if policies else (),
@@ -94,20 +94,20 @@ def _refuse(balancer: LoadBalancer, listener: Listener, pools: Iterable[Pool]) -
     """Reject a listener that a proxy cannot have. Its ports share one port of the proxy, which does not know the
     client's."""
     members = (member for pool in pools for member in pool.members)
-    if count(listener.ports) != 1 and not all(isinstance(member.port, int) for member in members):
+    if count_ports(listener.ports) != 1 and not all(isinstance(member.port, int) for member in members):
         raise Unsupported("a proxy for several ports whose members have as many", balancer.provider)
-    if listener.l7policies and listener.protocol not in INSIDE:
+    if listener.l7policies and listener.protocol not in PROXY_PROTOCOLS:
         raise Unsupported(f"L7 policies of a {listener.protocol} listener", balancer.provider)
     tls.refuse(balancer, listener)
 
 
-def _early(address: IPAddress, vips: Set[IPAddress]) -> tuple[str, ...]:
+def _freebind(address: IPAddress, vips: Set[IPAddress]) -> tuple[str, ...]:
     """Option that binds a VIP before the host has it: on a plain host a VIP is added after its listener, and removed
     before (ip(7), IP_FREEBIND)."""
     return ("transparent",) if address in vips else ()
 
 
-def _inherited(address: IPAddress) -> tuple[str, ...]:
+def _inheritable(address: IPAddress) -> tuple[str, ...]:
     """Option that lets the next process inherit the socket. HAProxy compares it for IPv6; with a new socket,
     connections in the queue of the old one would be reset."""
     return ("v6only",) if address.version == 6 else ()
@@ -118,17 +118,17 @@ def _lines(
 ) -> Iterator[Line]:
     """Yield the directives before the L7 policies: binds, access control and timeouts. `told`: `is_told`."""
     vips = frozenset(vip.address for vip in balancer.vips)
-    yield "mode", "http" if listener.protocol in INSIDE else "tcp"
-    if listener.protocol in INSIDE:  # a replaced process keeps connections on which a request may be arriving
+    yield "mode", "http" if listener.protocol in PROXY_PROTOCOLS else "tcp"
+    if listener.protocol in PROXY_PROTOCOLS:  # a replaced process keeps connections on which a request may be arriving
         yield "option", "idle-close-on-response"
         yield "option", "http-ignore-probes"  # and sends no 408 to a client that has sent no request
     for number, address in enumerate(addresses, 1):
         where, named = render_endpoint(address, listener.proxy_port), bind_id(number) if told else ()
-        yield "bind", where, *named, *_inherited(address), *_early(address, vips), *tls.bind_words(listener)
-    yield from _waits(listener)
+        yield "bind", where, *named, *_inheritable(address), *_freebind(address, vips), *tls.bind_words(listener)
+    yield from _timeouts(listener)
     cidrs = sorted(map(str, listener.allowed_cidrs))
-    for first in range(0, len(cidrs), _IN_A_LINE):
-        yield "acl", "allowed", "src", *cidrs[first : first + _IN_A_LINE]
+    for first in range(0, len(cidrs), _MAX_PREFIXES_PER_LINE):
+        yield "acl", "allowed", "src", *cidrs[first : first + _MAX_PREFIXES_PER_LINE]
     if cidrs:
         yield "tcp-request", "connection", "reject", "unless", "allowed"
     if listener.connection_limit == 0:
@@ -141,23 +141,27 @@ def _lines(
         yield "tcp-request", "inspect-delay", str(listener.timeouts.tcp_inspect)
 
 
-def _waits(listener: Listener) -> Iterator[Line]:
+def _timeouts(listener: Listener) -> Iterator[Line]:
     """Yield the timeouts of clients. HAProxy applies `http-request` between two requests, too, if `http-keep-alive`
     is unset."""
     idle = listener.timeouts.client_data
-    if listener.protocol not in INSIDE:
+    if listener.protocol not in PROXY_PROTOCOLS:
         yield "timeout", "client", str(idle)
         return
-    idle = idle or LONGEST_IDLE
+    idle = idle or MAX_IDLE_TIMEOUT_MS
     yield "timeout", "client", str(idle)
-    yield "timeout", "http-request", str(min(HEADERS, idle))
+    yield "timeout", "http-request", str(min(HEADER_TIMEOUT_MS, idle))
     yield "timeout", "http-keep-alive", str(idle)
 
 
 def _raw_lines(listener: Listener, raw: RawMatch) -> Iterator[Line]:
     """Yield the directives of a raw match. A client that sends too little in time is rejected like one that sends
     other bytes. The delay is at most a minute, because each such connection uses a slot of the proxy."""
-    yield "tcp-request", "inspect-delay", str(min(listener.timeouts.tcp_inspect or RAW_DELAY, LONGEST_RAW_DELAY))
+    yield (
+        "tcp-request",
+        "inspect-delay",
+        str(min(listener.timeouts.tcp_inspect or DEFAULT_INSPECT_DELAY_MS, MAX_INSPECT_DELAY_MS)),
+    )
     looked_at = f"req.payload({raw.location},{len(raw.value)})"
     yield "tcp-request", "content", "accept", "if", "{", looked_at, "-m", "bin", "--", raw.value.hex(), "}"
     yield "tcp-request", "content", "reject"

@@ -11,8 +11,8 @@ reload.
 import re
 from typing import assert_never
 
-from fairlead.compilers.haproxy.backends import argument
-from fairlead.compilers.haproxy.expressions import bounded
+from fairlead.compilers.haproxy.backends import check_argument
+from fairlead.compilers.haproxy.expressions import with_match_limit
 from fairlead.dataplane.haproxy_policies import Condition, Policy
 from fairlead.dataplane.haproxy_words import Line, Unwritable, name
 from fairlead.model.documents.l7 import (
@@ -45,13 +45,13 @@ _TYPES = "path,field(-1,/),field(2,.,0)"
 """File extension: the text after the first dot of the last path segment; empty if there is none."""
 
 
-def led_pools(listener: Listener, names: BackendNames) -> tuple[Pool, ...]:
+def policy_pools(listener: Listener, names: BackendNames) -> tuple[Pool, ...]:
     """Return the pools of policies in force."""
     pools = (names.find_enabled(each.redirect_pool_id) for each in listener.l7policies if _is_in_force(each, names))
     return tuple(pool for pool in pools if pool is not None)
 
 
-def prepared_pools(listener: Listener, names: BackendNames) -> tuple[Pool, ...]:
+def all_policy_pools(listener: Listener, names: BackendNames) -> tuple[Pool, ...]:
     """Return the pools of all policies, including those that are not in force."""
     pools = (names.find_enabled(policy.redirect_pool_id) for policy in listener.l7policies)
     return tuple(pool for pool in pools if pool is not None)
@@ -110,7 +110,7 @@ def _condition(rule: L7Rule) -> Condition:
             value = _number(rule.value)
             return Condition(samples=("ssl_c_verify",), matching=("-m", "int"), value=value, inverted=rule.invert)
         case _:
-            samples, matching = _looked_at(rule.type, rule.key), _matching(rule.type, rule.compare_type)
+            samples, matching = _samples(rule.type, rule.key), _matching(rule.type, rule.compare_type)
             return Condition(samples=samples, matching=matching, value=_value(rule), inverted=rule.invert)
 
 
@@ -119,10 +119,10 @@ def _matching(kind: L7RuleType, comparison: L7Comparison) -> Line:
     return *insensitive, "-m", _MATCH[comparison]
 
 
-def _looked_at(kind: L7RuleType, name: str | None) -> tuple[str, ...]:
+def _samples(kind: L7RuleType, name: str | None) -> tuple[str, ...]:
     """Samples of a rule. A header is read both as a comma-separated list and as one text; a host name with and
     without port."""
-    key = argument(name or "")
+    key = check_argument(name or "")
     match kind:
         case L7RuleType.HOST_NAME:
             return "req.hdr(host)", "req.hdr(host),host_only"
@@ -143,7 +143,7 @@ def _looked_at(kind: L7RuleType, name: str | None) -> tuple[str, ...]:
 PREPARED = tuple(
     Policy(
         action="deny",
-        conditions=(Condition(samples=_looked_at(kind, None), matching=_matching(kind, each), value="/"),),
+        conditions=(Condition(samples=_samples(kind, None), matching=_matching(kind, each), value="/"),),
     )
     for kind in (L7RuleType.HOST_NAME, L7RuleType.PATH)
     for each in L7Comparison
@@ -153,7 +153,7 @@ PREPARED = tuple(
 
 def _value(rule: L7Rule) -> str:
     if rule.compare_type is L7Comparison.REGEX:
-        return bounded(rule.value)
+        return with_match_limit(rule.value)
     if rule.type is L7RuleType.FILE_TYPE:
         return _unquoted(rule.value).removeprefix(".")
     return rule.value if rule.type is L7RuleType.SSL_DN_FIELD else _unquoted(rule.value)

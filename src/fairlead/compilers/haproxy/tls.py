@@ -20,7 +20,7 @@ from fairlead.model.documents.loadbalancer import (
     Pool,
     PoolTls,
 )
-from fairlead.model.queries.secrets import Role, Secret, shown_references
+from fairlead.model.queries.secrets import Role, Secret, certificate_references
 
 VERSIONS = {"TLSv1": "TLSv1.0", "TLSv1.1": "TLSv1.1", "TLSv1.2": "TLSv1.2", "TLSv1.3": "TLSv1.3"}
 """Maps Octavia's version names to HAProxy's, oldest first. HAProxy's TLS libraries no longer have older versions."""
@@ -126,7 +126,7 @@ def _versions(said: tuple[str, ...]) -> Line:
 def certificates(listener: Listener) -> Iterator[Certificate]:
     """Yield the listener's certificates. The default certificate is `container_ref`, or else the first SNI
     certificate."""
-    for place, reference in enumerate(shown_references(listener)):
+    for place, reference in enumerate(certificate_references(listener)):
         yield Certificate(frontend=listener.id, reference=reference, is_default=place == 0)
 
 

@@ -8,7 +8,7 @@ be counted over many hosts.
 from dataclasses import replace
 
 from fairlead.model.documents.abilities import Abilities
-from fairlead.model.documents.health import ASKED_OVER
+from fairlead.model.documents.health import PROBE_TRANSPORTS
 from fairlead.model.documents.loadbalancer import (
     Algorithm,
     DownMember,
@@ -33,11 +33,13 @@ ABILITIES = Abilities(
     down_members=frozenset({DownMember.KEEP}),
     options=frozenset(),
 )
-WITH_AGENTS = replace(ABILITIES, monitors=frozenset(ASKED_OVER), options=frozenset({"pool.health_monitor.delay_ms"}))
+WITH_AGENTS = replace(
+    ABILITIES, monitors=frozenset(PROBE_TRANSPORTS), options=frozenset({"pool.health_monitor.delay_ms"})
+)
 """Abilities in a deployment where agents probe: each host probes the members that it routes."""
 
 
-OF_ANY_PATH = Abilities(localities=ABILITIES.localities)
+NOT_EXTENDED_BY_PROXY = Abilities(localities=ABILITIES.localities)
 """Abilities that a proxy on a host does not extend."""
 
 

@@ -11,22 +11,32 @@ from functools import lru_cache
 from itertools import chain, product
 from typing import NamedTuple
 
-from fairlead.compilers.native.abilities import OF_ANY_PATH, abilities_here
-from fairlead.compilers.native.once import Once
+from fairlead.compilers.native.abilities import NOT_EXTENDED_BY_PROXY, abilities_here
+from fairlead.compilers.native.once import MemoizedById
 from fairlead.compilers.unsupported import Unsupported
-from fairlead.dataplane.native import TUNNEL_PORTS, Here, NativeRow, Own, Service, Target, There, Vip, Way
+from fairlead.dataplane.native import (
+    TUNNEL_PORTS,
+    HostTunnel,
+    LocalMember,
+    LocalMemberAddress,
+    NativeRow,
+    OtherHost,
+    Service,
+    Target,
+    Vip,
+)
 from fairlead.model.documents import loadbalancer as lb
-from fairlead.model.documents.abilities import lacking_for_listener, lacking_for_pool
-from fairlead.model.documents.addresses import IPAddress, IPNetwork, outermost
-from fairlead.model.documents.hosts import Host, way_to
+from fairlead.model.documents.abilities import find_unsupported_listener_feature, find_unsupported_pool_feature
+from fairlead.model.documents.addresses import IPAddress, IPNetwork, remove_nested
+from fairlead.model.documents.hosts import Host, find_tunnel_endpoint
 from fairlead.model.documents.owner import Owner
-from fairlead.model.documents.port_ranges import expand, holds
+from fairlead.model.documents.port_ranges import contains_port, expand
 from fairlead.model.documents.previous_slot_owners import Endpoint, services_of
 from fairlead.model.documents.previous_slot_owners import Service as Slots
 from fairlead.model.documents.proxy_place import place_of
-from fairlead.model.queries.host_proxies import goes_by_source, host_slots, is_serving, own_host
-from fairlead.model.queries.placement import may_be_behind, members_on
-from fairlead.model.queries.proxies import proxied_listeners, without_proxied
+from fairlead.model.queries.host_proxies import hashes_source_only, host_slots, is_serving, own_host
+from fairlead.model.queries.placement import find_member_host, list_member_addresses
+from fairlead.model.queries.proxies import proxied_listeners, without_proxied_listeners
 from fairlead.model.snapshot import Snapshot
 
 
@@ -40,14 +50,14 @@ def rows_of(view: Snapshot, owner: Owner) -> Iterator[NativeRow]:
                 yield from _balancer_rows(view, balancer)
 
 
-def _host_rows(view: Snapshot, host: Host) -> Iterator[Way | Own]:
+def _host_rows(view: Snapshot, host: Host) -> Iterator[HostTunnel | LocalMemberAddress]:
     own = own_host(view)
     if own is None:
         return
     if own.name == host.name:
-        yield from (Own(address=each) for each in members_on(view, host))
-    elif (address := way_to(own, host)) is not None:
-        yield Way(host=host.number, address=address)
+        yield from (LocalMemberAddress(address=each) for each in list_member_addresses(view, host))
+    elif (address := find_tunnel_endpoint(own, host)) is not None:
+        yield HostTunnel(host=host.number, address=address)
 
 
 def _refuse(view: Snapshot, balancer: lb.LoadBalancer) -> None:
@@ -55,15 +65,15 @@ def _refuse(view: Snapshot, balancer: lb.LoadBalancer) -> None:
 
     Proxies provide the features of their listeners, except localities: no member is near a proxy.
     """
-    abilities, own = abilities_here(view), without_proxied(balancer)
-    asked = [lacking_for_listener(abilities, listener) for listener in own.listeners]
-    asked += [lacking_for_pool(abilities, pool) for pool in own.pools]
-    asked += [lacking_for_pool(OF_ANY_PATH, pool) for pool in balancer.pools]
+    abilities, own = abilities_here(view), without_proxied_listeners(balancer)
+    asked = [find_unsupported_listener_feature(abilities, listener) for listener in own.listeners]
+    asked += [find_unsupported_pool_feature(abilities, pool) for pool in own.pools]
+    asked += [find_unsupported_pool_feature(NOT_EXTENDED_BY_PROXY, pool) for pool in balancer.pools]
     lacking = next(filter(None, asked), None)
     if lacking is not None:
         raise Unsupported(lacking, balancer.provider)
     datagrams = (each.ports for each in own.listeners if each.protocol is lb.ListenerProtocol.UDP)
-    taken = next((port for ports in datagrams for port in TUNNEL_PORTS if holds(ports, port)), None)
+    taken = next((port for ports in datagrams for port in TUNNEL_PORTS if contains_port(ports, port)), None)
     if taken is not None:
         raise Unsupported(f"protocol_port {taken} of UDP, by which hosts lead packets to each other", balancer.provider)
 
@@ -73,44 +83,46 @@ def _balancer_rows(view: Snapshot, balancer: lb.LoadBalancer) -> Iterator[Native
     if own is None:
         return
     held = set[IPAddress]()
-    for row in chain(_led_straight(view, balancer, own), _led_to_proxies(view, balancer, own)):
-        if any(isinstance(target, Here) for target in row.targets):
+    for row in chain(_direct_services(view, balancer, own), _proxy_services(view, balancer, own)):
+        if any(isinstance(target, LocalMember) for target in row.targets):
             held.add(row.vip)
         yield row
     has_proxy = any(is_serving(view, own, place_of(balancer), listener) for listener in proxied(balancer))
     for vip in balancer.vips:
         is_held = vip.address in held
-        yield Vip(address=vip.address, held=is_held, taken=has_proxy and not is_held)
+        yield Vip(address=vip.address, is_local=is_held, is_received=has_proxy and not is_held)
 
 
-def _led_straight(view: Snapshot, balancer: lb.LoadBalancer, own: Host) -> Iterator[Service]:
-    straight = without_proxied(balancer)
-    behind = _behind(view, straight)
-    places = _Places(own, behind.by_address)
-    return (_service(slots, places) for slots in _dealt(view, straight, behind))
+def _direct_services(view: Snapshot, balancer: lb.LoadBalancer, own: Host) -> Iterator[Service]:
+    straight = without_proxied_listeners(balancer)
+    behind = _placement(view, straight)
+    places = _HostView(own, behind.by_address)
+    return (_service(slots, places) for slots in _slot_tables(view, straight, behind))
 
 
-def _led_to_proxies(view: Snapshot, balancer: lb.LoadBalancer, own: Host) -> Iterator[Service]:
+def _proxy_services(view: Snapshot, balancer: lb.LoadBalancer, own: Host) -> Iterator[Service]:
     """Services of listeners that use proxies. The only target on this host is a VIP at the proxy's port."""
     for listener in proxied(balancer):
         slots = host_slots(view, balancer, listener)
-        names = tuple(dict.fromkeys(slots.now))
+        names = tuple(dict.fromkeys(slots.current))
         places = {name: place for place, name in enumerate(names)}
-        table = bytes(places[name] for name in slots.now)
+        table = bytes(places[name] for name in slots.current)
         own_slots = (
-            (slot, had) for slot, (now, had) in enumerate(zip(slots.now, slots.before, strict=True)) if now == own.name
+            (slot, had)
+            for slot, (now, had) in enumerate(zip(slots.current, slots.previous, strict=True))
+            if now == own.name
         )
         before = tuple((slot, view.hosts[had].number) for slot, had in own_slots if had)
         for vip, port in product(balancer.vips, expand(listener.ports)):
-            here = Here(address=vip.address, port=listener.proxy_port)
+            here = LocalMember(address=vip.address, port=listener.proxy_port)
             yield Service(
                 vip=vip.address,
                 transport=lb.Transport.TCP,
                 port=port,
-                by_source=goes_by_source(balancer, listener),
+                by_source=hashes_source_only(balancer, listener),
                 slots=table,
-                targets=tuple(here if name == own.name else There(host=view.hosts[name].number) for name in names),
-                before=before,
+                targets=tuple(here if name == own.name else OtherHost(host=view.hosts[name].number) for name in names),
+                previous_owners=before,
                 clients=_clients(listener, vip.address.version),
             )
 
@@ -121,7 +133,7 @@ def proxied(balancer: lb.LoadBalancer) -> Iterator[lb.Listener]:
     return (listener for listener in listeners if listener.admin_state_up)
 
 
-class _Behind(NamedTuple):
+class _Placement(NamedTuple):
     """Placement of members: the host that routes each, if it is reachable."""
 
     members: list[tuple[str, Host | None]]
@@ -130,11 +142,11 @@ class _Behind(NamedTuple):
     """Address -> host, for members that own or owned slots."""
 
 
-def _behind(view: Snapshot, balancer: lb.LoadBalancer) -> _Behind:
+def _placement(view: Snapshot, balancer: lb.LoadBalancer) -> _Placement:
     members, found = list[tuple[str, Host | None]](), dict[IPAddress, Host]()
 
     def reached(address: IPAddress) -> Host | None:
-        host = may_be_behind(view, balancer, address)
+        host = find_member_host(view, balancer, address)
         if host is None or host.name in view.lost_hosts:
             return None
         found[address] = host
@@ -144,21 +156,21 @@ def _behind(view: Snapshot, balancer: lb.LoadBalancer) -> _Behind:
         members += [(member.id, reached(member.address)) for member in pool.members]
     for address in {each.before for each in balancer.moved}:
         reached(address)
-    return _Behind(members, found)
+    return _Placement(members, found)
 
 
-def dealt(view: Snapshot, balancer: lb.LoadBalancer) -> Iterator[Slots]:
+def slot_tables(view: Snapshot, balancer: lb.LoadBalancer) -> Iterator[Slots]:
     """Yield the slot tables of listeners without proxies.
 
     Members on draining hosts are left out, and become previous owners that keep existing flows, unless no other member
     is available. Members that are up again, or on hosts that no longer drain, get their slots back; flows that started
     on substitutes stay there.
     """
-    straight = without_proxied(balancer)
-    return _dealt(view, straight, _behind(view, straight))
+    straight = without_proxied_listeners(balancer)
+    return _slot_tables(view, straight, _placement(view, straight))
 
 
-def _dealt(view: Snapshot, balancer: lb.LoadBalancer, behind: _Behind) -> Iterator[Slots]:
+def _slot_tables(view: Snapshot, balancer: lb.LoadBalancer, behind: _Placement) -> Iterator[Slots]:
     nowhere = {member_id for member_id, host in behind.members if host is None}
     gone = view.down.get(balancer.id, frozenset()) | nowhere
     leaving = {member_id for member_id, host in behind.members if host is not None and host.draining}
@@ -169,79 +181,85 @@ def _dealt(view: Snapshot, balancer: lb.LoadBalancer, behind: _Behind) -> Iterat
         yield from whole
         return
     present, meanwhile = services_of(balancer, gone | leaving), services_of(balancer, gone | leaving | returning)
-    moved = Once[tuple[Slots, Slots, Slots], dict[int, IPAddress]](_before)
+    moved = MemoizedById[tuple[Slots, Slots, Slots], dict[int, IPAddress]](_previous_owners)
     for slots, rest, fewer in zip(whole, present, meanwhile, strict=True):
-        alike = chain.from_iterable((each.order, each.members, each.before) for each in (slots, rest, fewer))
-        yield replace(rest if rest.order else slots, before=moved.of((slots, rest, fewer), *alike))
+        alike = chain.from_iterable(
+            (each.slot_ordinals, each.members, each.previous_owners) for each in (slots, rest, fewer)
+        )
+        yield replace(
+            rest if rest.slot_ordinals else slots, previous_owners=moved.result_of((slots, rest, fewer), *alike)
+        )
 
 
-def _before(three: tuple[Slots, Slots, Slots]) -> dict[int, IPAddress]:
+def _previous_owners(three: tuple[Slots, Slots, Slots]) -> dict[int, IPAddress]:
     slots, rest, fewer = three
-    now = rest if rest.order else slots
-    return {**slots.before, **_moved(fewer, now), **_moved(slots, now)}
+    now = rest if rest.slot_ordinals else slots
+    return {**slots.previous_owners, **_moved(fewer, now), **_moved(slots, now)}
 
 
 def _moved(was: Slots, now: Slots) -> dict[int, IPAddress]:
     """Return slot -> address of its previous owner, for slots with a new owner. Slots without a member had no owner."""
-    both = enumerate(zip(was.order, now.order, strict=False))
+    both = enumerate(zip(was.slot_ordinals, now.slot_ordinals, strict=False))
     return {slot: was.members[before][0] for slot, (before, after) in both if before != after}
 
 
-class _Served(NamedTuple):
+class _ServiceParts(NamedTuple):
     """Parts of a service that are equal for all ports of a pool."""
 
     slots: bytes
     targets: tuple[Target, ...]
-    before: tuple[tuple[int, int], ...]
+    previous_owners: tuple[tuple[int, int], ...]
 
 
-class _Places:
+class _HostView:
     """Placement of addresses as seen from one host."""
 
     def __init__(self, own: Host, hosts: Mapping[IPAddress, Host]) -> None:
         self._own, self._hosts = own, hosts
-        self._who = Once[Slots, tuple[bytes, tuple[Target, ...]]](self._who_serves)
-        self._had = Once[Slots, tuple[tuple[int, int], ...]](self._who_had)
+        self._targets = MemoizedById[Slots, tuple[bytes, tuple[Target, ...]]](self._find_targets)
+        self._previous_owners = MemoizedById[Slots, tuple[tuple[int, int], ...]](self._find_previous_owners)
 
-    def served(self, slots: Slots) -> _Served:
+    def service_parts(self, slots: Slots) -> _ServiceParts:
         """Return the shared parts of a service, computed once per pool, however many ports use it."""
-        who = self._who.of(slots, slots.order, slots.members)
-        return _Served(*who, self._had.of(slots, slots.order, slots.members, slots.before))
+        who = self._targets.result_of(slots, slots.slot_ordinals, slots.members)
+        return _ServiceParts(
+            *who, self._previous_owners.result_of(slots, slots.slot_ordinals, slots.members, slots.previous_owners)
+        )
 
-    def _who_serves(self, slots: Slots) -> tuple[bytes, tuple[Target, ...]]:
-        numbered, ordinals = _numbered(slots.order)
+    def _find_targets(self, slots: Slots) -> tuple[bytes, tuple[Target, ...]]:
+        numbered, ordinals = _numbered(slots.slot_ordinals)
         return numbered, tuple(self.target(slots.members[ordinal]) for ordinal in ordinals)
 
-    def _who_had(self, slots: Slots) -> tuple[tuple[int, int], ...]:
-        here = {ordinal for ordinal, (address, _) in slots.members.items() if self.elsewhere(address) is None}
+    def _find_previous_owners(self, slots: Slots) -> tuple[tuple[int, int], ...]:
+        here = {ordinal for ordinal, (address, _) in slots.members.items() if self.other_host_of(address) is None}
         before = []
-        for slot, address in sorted(slots.before.items()):
-            is_here = bool(slots.order) and slots.order[slot] in here
-            if is_here and (had := self.elsewhere(address)) is not None:
+        for slot, address in sorted(slots.previous_owners.items()):
+            is_here = bool(slots.slot_ordinals) and slots.slot_ordinals[slot] in here
+            if is_here and (had := self.other_host_of(address)) is not None:
                 before.append((slot, had))
         return tuple(before)
 
     def target(self, endpoint: Endpoint) -> Target:
         address, port = endpoint
         host = self._hosts[address]
-        return Here(address=address, port=port) if host.name == self._own.name else _there(host.number)
+        return LocalMember(address=address, port=port) if host.name == self._own.name else _other_host(host.number)
 
-    def elsewhere(self, address: IPAddress) -> int | None:
+    def other_host_of(self, address: IPAddress) -> int | None:
         """Return the number of another host that routes the address; None if it is this host or no host does."""
         host = self._hosts.get(address)
         return None if host is None or host.name == self._own.name else host.number
 
 
-def _service(slots: Slots, places: _Places) -> Service:
-    served = places.served(slots)
+def _service(slots: Slots, places: _HostView) -> Service:
+    served = places.service_parts(slots)
     return Service(
         vip=slots.vip,
         transport=slots.transport,
         port=slots.port,
-        by_source=slots.by_source,
+        by_source=slots.hashes_source_only,
         slots=served.slots,
         targets=served.targets,
-        before=served.before,
+        previous_owners=served.previous_owners,
         clients=_clients(slots.listener, slots.vip.version),
     )
 
@@ -251,13 +269,13 @@ def _clients(listener: lb.Listener, version: int) -> tuple[IPNetwork, ...] | Non
     allowed = listener.allowed_cidrs
     if not allowed:
         return None
-    return tuple(sorted(outermost(each for each in allowed if each.version == version), key=str))
+    return tuple(sorted(remove_nested(each for each in allowed if each.version == version), key=str))
 
 
 @lru_cache(maxsize=1024)
-def _there(host: int) -> There:
+def _other_host(host: int) -> OtherHost:
     """Share the value, because most members are on other hosts, and those are few."""
-    return There(host=host)
+    return OtherHost(host=host)
 
 
 @lru_cache(maxsize=1024)

@@ -7,7 +7,7 @@ _A = TypeVar("_A")
 _R = TypeVar("_R")
 
 
-class Once(Generic[_A, _R]):
+class MemoizedById(Generic[_A, _R]):
     """Memoized function, keyed by the identity of objects.
 
     Comparing 256 slots by value would take as long as the work itself. Equal inputs that are the same object also give
@@ -18,7 +18,7 @@ class Once(Generic[_A, _R]):
         self._work = work
         self._known: dict[tuple[int, ...], tuple[_R, tuple[object, ...]]] = {}
 
-    def of(self, argument: _A, *about: object) -> _R:
+    def result_of(self, argument: _A, *about: object) -> _R:
         """Return the result for an argument. `about` is everything in the argument that the work depends on."""
         key = tuple(map(id, about))
         if key not in self._known:

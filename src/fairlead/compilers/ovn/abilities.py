@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from fairlead.model.documents.abilities import Abilities
-from fairlead.model.documents.health import ASKED_OVER, TRANSPORTS
+from fairlead.model.documents.health import OVN_PROBE_TRANSPORTS, PROBE_TRANSPORTS
 from fairlead.model.documents.loadbalancer import Algorithm, DownMember, ListenerProtocol, PersistenceType, PoolProtocol
 from fairlead.model.snapshot import Snapshot
 
@@ -17,13 +17,13 @@ ABILITIES = Abilities(
     pool_protocols=frozenset(PoolProtocol) - {PoolProtocol.PROXY, PoolProtocol.PROXYV2},
     algorithms=frozenset(Algorithm) - {Algorithm.LEAST_CONNECTIONS},
     persistence=frozenset({PersistenceType.SOURCE_IP}),
-    monitors=frozenset(TRANSPORTS),
+    monitors=frozenset(OVN_PROBE_TRANSPORTS),
     down_members=frozenset({DownMember.KEEP}),
     options=frozenset(),
 )
 WITH_AGENTS = replace(
     ABILITIES,
-    monitors=frozenset(ASKED_OVER),
+    monitors=frozenset(PROBE_TRANSPORTS),
     down_members=frozenset(DownMember),
     options=frozenset({"pool.health_monitor.delay_ms"}),
 )

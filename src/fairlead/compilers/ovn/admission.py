@@ -18,7 +18,7 @@ from fairlead.compilers.ovn.router import PROVIDER
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.dataplane.ovn_rules import Acl
 from fairlead.model.documents import loadbalancer as lb
-from fairlead.model.documents.addresses import IPAddress, IPNetwork, all_but
+from fairlead.model.documents.addresses import IPAddress, IPNetwork, complement
 from fairlead.model.documents.port_ranges import Ports
 
 DROP_PRIORITY = 32_000
@@ -26,7 +26,7 @@ DROP_PRIORITY = 32_000
 ALLOW_PRIORITY = DROP_PRIORITY + 1
 
 
-MOST_DROPPED = 4096
+MAX_DROPPED_PREFIXES = 4096
 """Maximum prefixes in one complement: each is a flow on every chassis."""
 
 
@@ -69,9 +69,11 @@ def _pair(
 @lru_cache(maxsize=256)
 def _others(allowed: tuple[IPNetwork, ...], version: int) -> str:
     """Match for clients that are not allowed: the complement of the allowed prefixes."""
-    dropped = list(islice(all_but(allowed, version), MOST_DROPPED + 1))
-    if len(dropped) > MOST_DROPPED:
-        asked = f"allowed_cidrs on networks of others that leave more than {MOST_DROPPED} prefixes to be refused"
+    dropped = list(islice(complement(allowed, version), MAX_DROPPED_PREFIXES + 1))
+    if len(dropped) > MAX_DROPPED_PREFIXES:
+        asked = (
+            f"allowed_cidrs on networks of others that leave more than {MAX_DROPPED_PREFIXES} prefixes to be refused"
+        )
         raise Unsupported(asked, PROVIDER)
     return _sources(f"ip{version}", dropped)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from fairlead.compilers.ovn.abilities import ABILITIES, abilities_here
 from fairlead.compilers.ovn.admission import admission
-from fairlead.compilers.ovn.draining import Endpoints, parting_rows
+from fairlead.compilers.ovn.draining import Endpoints, draining_rows
 from fairlead.compilers.ovn.groups import Groups, domain_groups, find_vip_network, gateway_groups, guest_groups
 from fairlead.compilers.ovn.locality import (
     NearGroups,
@@ -28,31 +28,38 @@ from fairlead.compilers.ovn.reply_counters import counting_rows, counting_switch
 from fairlead.compilers.ovn.router import router_port_name
 from fairlead.compilers.ovn.selection import selection_fields
 from fairlead.compilers.ovn.tables import Tables
-from fairlead.compilers.ovn.uplink import ANSWERING, answering_rows
+from fairlead.compilers.ovn.uplink import RESPONDER_OPTIONS, responder_rows
 from fairlead.compilers.ovn.vip_networks import vip_router_name
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.dataplane.ovn import (
-    Displaced,
     GroupMember,
     LoadBalancer,
     OvnRow,
     Pairs,
     PortAddress,
+    StockRows,
     VirtualService,
     pairs,
 )
 from fairlead.model.documents import loadbalancer as lb
-from fairlead.model.documents.abilities import lacking_for_listener, lacking_for_pool
+from fairlead.model.documents.abilities import find_unsupported_listener_feature, find_unsupported_pool_feature
 from fairlead.model.documents.addresses import IPAddress, render_endpoint, render_interface
-from fairlead.model.documents.apportionment import LARGEST
+from fairlead.model.documents.apportionment import MAX_SLOTS
 from fairlead.model.documents.health import HealthKey
 from fairlead.model.documents.network import Network, subnet_with
 from fairlead.model.documents.port_ranges import expand
-from fairlead.model.documents.unmanaged import is_foreign
+from fairlead.model.documents.unmanaged import is_unmanaged
 from fairlead.model.queries.connection_resets import RESET_PORT, reset_address
 from fairlead.model.queries.domain import AddressRanges
-from fairlead.model.queries.proxies import absent_proxies, led_by_proxies
-from fairlead.model.snapshot import Snapshot, floating_ips_of, held_vips, is_at_gateway, vip_gateway, vip_network
+from fairlead.model.queries.proxies import find_proxies_not_serving, with_proxy_pools
+from fairlead.model.snapshot import (
+    Snapshot,
+    find_owned_vips,
+    floating_ips_of,
+    uses_gateway_addresses,
+    vip_gateway,
+    vip_network,
+)
 
 PROVIDER = "ovn"
 OPTIONS = pairs({"reject": "true", "neighbor_responder": "none"})
@@ -72,7 +79,7 @@ def _displacing(balancer: lb.LoadBalancer) -> LoadBalancer:
 
     It is created in that transaction and kept, so the deletion is not checked again.
     """
-    theirs = Displaced(name=balancer.id, vip=str(balancer.vip.address))
+    theirs = StockRows(name=balancer.id, vip=str(balancer.vip.address))
     return LoadBalancer(name=f"{balancer.id}-taken", title=balancer.name, services=(), instead_of=theirs)
 
 
@@ -89,18 +96,18 @@ def _balancer_rows(snapshot: Snapshot, balancer: lb.LoadBalancer) -> Iterator[Ov
         gateway = vip_gateway(snapshot, balancer)
         if gateway is None:  # the address is not reachable
             return
-        vips = held_vips(snapshot, balancer)
-        if not is_at_gateway(snapshot, balancer):
-            yield from answering_rows(balancer, balancer.router_id, gateway)
+        vips = find_owned_vips(snapshot, balancer)
+        if not uses_gateway_addresses(snapshot, balancer):
+            yield from responder_rows(balancer, balancer.router_id, gateway)
     else:
-        vips = held_vips(snapshot, balancer)
+        vips = find_owned_vips(snapshot, balancer)
         if not vips:  # the addresses may have been reassigned
             return
         yield from _answers(vips, network)
-    led = led_by_proxies(snapshot, balancer)
+    led = with_proxy_pools(snapshot, balancer)
     listeners = lb.listeners_by_pool(led)
     endpoints = {pool.id: _endpoints(listeners.get(pool.id, ()), pool) for pool in led.pools}
-    for place in _places(snapshot, balancer, network, vips):
+    for place in _attachment_sets(snapshot, balancer, network, vips):
         yield from _services(snapshot, led, place, endpoints)
     for each in balancer.pools:
         yield from monitor_rows(snapshot, balancer, each)
@@ -119,7 +126,7 @@ def _answers(vips: Iterable[lb.Vip], network: Network) -> Iterator[PortAddress]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class AttachmentSet:
     """Set of switches and routers with the same load balancer rows."""
 
     groups: Groups
@@ -127,13 +134,13 @@ class Place:
     """Suffix of row names there."""
     addresses: tuple[tuple[lb.Vip, tuple[IPAddress, ...]], ...]
     """Each VIP with all addresses that are served like it (floating IPs)."""
-    out: frozenset[HealthKey]
+    down: frozenset[HealthKey]
     """Members that are out of service there, entirely or at one port."""
     near: NearGroups | None = None
     """Groups of the rows with per-chassis values."""
     options: Pairs = OPTIONS
     """Options of rows without ports."""
-    allows: bool = True
+    may_allow: bool = True
     """Whether `allow` ACLs may precede those of other users there."""
     counting: tuple[str, ...] = ()
     """Switches that count the bytes of replies."""
@@ -141,44 +148,44 @@ class Place:
     """Address -> switch that counts the bytes of clients outside."""
 
 
-def _places(
+def _attachment_sets(
     snapshot: Snapshot, balancer: lb.LoadBalancer, network: Network, held: tuple[lb.Vip, ...]
-) -> Iterator[Place]:
+) -> Iterator[AttachmentSet]:
     """Yield the project's domain, and the VIPs' network if it is another project's.
 
     On that network clients are not sent to addresses outside it, because its own routes decide the destination. For
     VIPs held by a gateway: everything that is reachable from its router.
     """
-    down = snapshot.down.get(balancer.id, frozenset()) | absent_proxies(snapshot, balancer)
+    down = snapshot.down.get(balancer.id, frozenset()) | find_proxies_not_serving(snapshot, balancer)
     addresses = tuple((vip, (vip.address, *_floating_addresses(snapshot, vip))) for vip in held)
     outside = outside_switches(snapshot, balancer)
     if balancer.router_id is not None:
         groups, near = gateway_groups(balancer.router_id), gateway_near_groups(balancer.router_id)
         counting = counting_switches(snapshot, balancer)
-        yield Place(
+        yield AttachmentSet(
             groups=groups,
             near=near,
             addresses=addresses,
-            out=down,
-            options=ANSWERING,
+            down=down,
+            options=RESPONDER_OPTIONS,
             counting=counting,
             outside=outside,
         )
         return
-    where, allows = vip_network(snapshot, network.id, balancer.project_id), not is_foreign(network)
+    where, allows = vip_network(snapshot, network.id, balancer.project_id), not is_unmanaged(network)
     groups, near = domain_groups(where), domain_near_groups(where)
     counting = counting_switches(snapshot, balancer)
-    yield Place(
-        groups=groups, near=near, addresses=addresses, out=down, allows=allows, counting=counting, outside=outside
+    yield AttachmentSet(
+        groups=groups, near=near, addresses=addresses, down=down, may_allow=allows, counting=counting, outside=outside
     )
     if where.guest is not None:
         ranges = AddressRanges.of(network)
         members = (member for pool in balancer.pools for member in pool.members)
-        elsewhere = frozenset(member.id for member in members if not ranges.hold(member.address))
+        elsewhere = frozenset(member.id for member in members if not ranges.contains(member.address))
         vips = tuple((vip, (vip.address,)) for vip in held)
         there = guest_groups(where)
         near, out = NearGroups(switches=there.balancers, routers=None), down | elsewhere
-        yield Place(groups=there, near=near, suffix="there", addresses=vips, out=out, allows=allows)
+        yield AttachmentSet(groups=there, near=near, suffix="there", addresses=vips, down=out, may_allow=allows)
 
 
 def _endpoints(listeners: Sequence[lb.Listener], pool: lb.Pool) -> dict[int, tuple[str, ...]]:
@@ -189,20 +196,22 @@ def _endpoints(listeners: Sequence[lb.Listener], pool: lb.Pool) -> dict[int, tup
     }
 
 
-def _services(snapshot: Snapshot, balancer: lb.LoadBalancer, place: Place, endpoints: Endpoints) -> Iterator[OvnRow]:
-    """Yield the rows of a load balancer with proxies as members (`led_by_proxies`). `endpoints` are by pool."""
+def _services(
+    snapshot: Snapshot, balancer: lb.LoadBalancer, place: AttachmentSet, endpoints: Endpoints
+) -> Iterator[OvnRow]:
+    """Yield the rows of a load balancer with proxies as members (`with_proxy_pools`). `endpoints` are by pool."""
     services: dict[tuple[lb.Transport, tuple[str, ...]], list[VirtualService]] = {}
-    tables = Tables(place.out)
+    tables = Tables(place.down)
     near = NearServices.of(snapshot, balancer, place.near, place.suffix, tables)
     serving: dict[lb.Transport, set[str]] = {}
     for listener in balancer.listeners:
         pool = lb.find_pool(balancer, listener.default_pool_id)
-        lacking = lacking_for_listener(ABILITIES, listener)
+        lacking = find_unsupported_listener_feature(ABILITIES, listener)
         if lacking is not None:
             raise Unsupported(lacking, PROVIDER)
         transport = lb.transport(listener.protocol)
         if transport is lb.Transport.ANY:
-            yield from _whole(balancer, listener, place, tables)
+            yield from _any_port_rows(balancer, listener, place, tables)
             continue
         serving.setdefault(transport, set())
         if not (balancer.admin_state_up and listener.admin_state_up):
@@ -218,7 +227,7 @@ def _services(snapshot: Snapshot, balancer: lb.LoadBalancer, place: Place, endpo
                     for address in addresses
                 )
             for address in addresses:
-                yield from admission(place.groups, place.suffix, listener, address, allows=place.allows)
+                yield from admission(place.groups, place.suffix, listener, address, allows=place.may_allow)
                 yield from counting_rows(place.counting, listener, address)
                 if address in place.outside:
                     yield from outside_rows(place.outside[address], listener, address)
@@ -235,11 +244,11 @@ def _services(snapshot: Snapshot, balancer: lb.LoadBalancer, place: Place, endpo
         yield GroupMember(group=place.groups.balancers, load_balancer=row.name)
     yield from near.rows()
     if not place.suffix:  # in the group of the project's routers, which include the gateways
-        yield from parting_rows(balancer, endpoints, serving, OPTIONS, place.groups.balancers)
+        yield from draining_rows(balancer, endpoints, serving, OPTIONS, place.groups.balancers)
 
 
 def _reset_at(
-    snapshot: Snapshot, balancer: lb.LoadBalancer, place: Place, pool: lb.Pool | None, version: int
+    snapshot: Snapshot, balancer: lb.LoadBalancer, place: AttachmentSet, pool: lb.Pool | None, version: int
 ) -> tuple[str, ...]:
     """Return the backend used while no member is available: agents reset connections to it
     (`model/queries/connection_resets.py`).
@@ -252,20 +261,22 @@ def _reset_at(
     return (render_endpoint(found[1], RESET_PORT),)
 
 
-def _whole(balancer: lb.LoadBalancer, listener: lb.Listener, place: Place, tables: Tables) -> Iterator[OvnRow]:
+def _any_port_rows(
+    balancer: lb.LoadBalancer, listener: lb.Listener, place: AttachmentSet, tables: Tables
+) -> Iterator[OvnRow]:
     """Yield the row for packets to an address that match no other listener, of any protocol.
 
     OVN prefers a VIP with a port to one without (ovn-northd(8)).
     """
-    if not (balancer.admin_state_up and lb.takes_everything(listener)):
+    if not (balancer.admin_state_up and lb.is_catch_all(listener)):
         return
     pool = lb.find_pool(balancer, listener.default_pool_id)
     services = list[VirtualService]()
     for vip, leading in place.addresses:
-        backends = tables.whole(pool, vip.address.version)
+        backends = tables.backends_without_port(pool, vip.address.version)
         services += [VirtualService(vip=str(address), backends=backends) for address in leading]
         for address in leading:
-            yield from admission(place.groups, place.suffix, listener, address, allows=place.allows)
+            yield from admission(place.groups, place.suffix, listener, address, allows=place.may_allow)
     row = LoadBalancer(
         name="-".join([balancer.id, lb.Transport.ANY.value, *([place.suffix] if place.suffix else [])]),
         title=balancer.name,
@@ -293,11 +304,11 @@ def _switched_pools(snapshot: Snapshot, balancer: lb.LoadBalancer) -> Iterator[l
 
 def _refuse_pool(snapshot: Snapshot, pool: lb.Pool) -> None:
     """Raise Unsupported for a pool with unsupported features, even before a listener uses it."""
-    lacking = lacking_for_pool(abilities_here(snapshot), pool)
+    lacking = find_unsupported_pool_feature(abilities_here(snapshot), pool)
     if lacking is not None:
         raise Unsupported(lacking, PROVIDER)
-    if sum(member.takes_connections for member in pool.members) > LARGEST:
-        raise Unsupported(f"more than {LARGEST} members that take connections in one pool", PROVIDER)
+    if sum(member.takes_connections for member in pool.members) > MAX_SLOTS:
+        raise Unsupported(f"more than {MAX_SLOTS} members that take connections in one pool", PROVIDER)
 
 
 def _refuse_translation(pool: lb.Pool, versions: frozenset[int]) -> None:

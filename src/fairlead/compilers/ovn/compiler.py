@@ -7,7 +7,7 @@ from fairlead.compilers.ovn.balancers import balancer_rows
 from fairlead.compilers.ovn.local_ip import local_ip_rows
 from fairlead.compilers.ovn.locality import near_gateway_rows, near_network_rows
 from fairlead.compilers.ovn.ports import port_rows, probing_rows
-from fairlead.compilers.ovn.router import floating_ip_rows, router_rows, wire_rows
+from fairlead.compilers.ovn.router import floating_ip_rows, localnet_rows, router_rows
 from fairlead.compilers.ovn.uplink import gateway_rows
 from fairlead.compilers.ovn.vip_networks import vip_network_rows
 from fairlead.compilers.unsupported import Unsupported
@@ -22,15 +22,15 @@ from fairlead.model.documents.network import FloatingIP, Network, Port, Router
 from fairlead.model.documents.owner import Kind, Owner, VipNetwork
 from fairlead.model.documents.quota import Quota
 from fairlead.model.documents.trust import Certificate, Project, TrustToken
-from fairlead.model.documents.unmanaged import ForeignFloatingIP, ForeignNetwork, ForeignPort, ForeignRouter
-from fairlead.model.documents.unresponsive_nodes import SilentNode
+from fairlead.model.documents.unmanaged import UnmanagedFloatingIP, UnmanagedNetwork, UnmanagedPort, UnmanagedRouter
+from fairlead.model.documents.unresponsive_nodes import UnresponsiveNode
 from fairlead.model.snapshot import Snapshot
-from fairlead.runtime.steps import Steps, at_once
+from fairlead.runtime.steps import Steps, run_to_completion
 
 
 def compile_owner(snapshot: Snapshot, owner: Owner) -> Rows:
     """Compile all rows of one owner; none for a deleted one. Raises Unsupported."""
-    return at_once(compile_in_steps(snapshot, owner))
+    return run_to_completion(compile_in_steps(snapshot, owner))
 
 
 def compile_in_steps(snapshot: Snapshot, owner: Owner) -> Steps[Rows]:
@@ -45,17 +45,17 @@ def _rows(snapshot: Snapshot, owner: Owner) -> Iterator[OvnRow]:
         yield from shared(snapshot, owner)
         return
     match snapshot.find(owner):
-        case ForeignNetwork() | ForeignRouter() | ForeignPort() | ForeignFloatingIP():
+        case UnmanagedNetwork() | UnmanagedRouter() | UnmanagedPort() | UnmanagedFloatingIP():
             pass  # unmanaged: their rows belong to other writers
         case None | Flavor() | FlavorProfile() | AvailabilityZone() | AvailabilityZoneProfile() | Quota():
             pass
-        case Project() | Certificate() | TrustToken() | Node() | NodeToken() | SilentNode():
+        case Project() | Certificate() | TrustToken() | Node() | NodeToken() | UnresponsiveNode():
             pass
         case Network(announced=True) | Host():
             pass  # not in OVN: plain hosts announce these networks
         case Network() as network:
             yield LogicalSwitch(name=network.id, title=network.name)
-            yield from wire_rows(network)
+            yield from localnet_rows(network)
             yield from probing_rows(snapshot, network)
         case Router() as router:
             yield from router_rows(snapshot, router)
@@ -65,7 +65,7 @@ def _rows(snapshot: Snapshot, owner: Owner) -> Iterator[OvnRow]:
             try:
                 yield from balancer_rows(snapshot, balancer)
             except Unsupported as refused:  # replace the provider's name by the tenant's
-                raise Unsupported(refused.asked, balancer.provider) from None
+                raise Unsupported(refused.feature, balancer.provider) from None
         case FloatingIP() as floating_ip:
             yield from floating_ip_rows(snapshot, floating_ip)
         case LocalIP() as local_ip:
@@ -77,7 +77,7 @@ def _rows(snapshot: Snapshot, owner: Owner) -> Iterator[OvnRow]:
 SHARED: Mapping[Kind, Callable[[Snapshot, Owner], Iterator[OvnRow]]] = {
     Kind.VIP_NETWORK: lambda snapshot, owner: vip_network_rows(snapshot, VipNetwork.of(owner)),
     Kind.VIP_GATEWAY: lambda snapshot, owner: gateway_rows(snapshot, owner.id),
-    Kind.NEAR_GATEWAY: lambda snapshot, owner: near_gateway_rows(snapshot, owner.id),
-    Kind.NEAR_NETWORK: lambda snapshot, owner: near_network_rows(snapshot, VipNetwork.of(owner)),
+    Kind.PER_CHASSIS_GATEWAY: lambda snapshot, owner: near_gateway_rows(snapshot, owner.id),
+    Kind.PER_CHASSIS_NETWORK: lambda snapshot, owner: near_network_rows(snapshot, VipNetwork.of(owner)),
 }
 """Kinds of owners that several documents share and that are no documents themselves."""

@@ -17,11 +17,11 @@ from fairlead.model.registry.draining import pool_transport
 
 Endpoints: TypeAlias = Mapping[str, Mapping[int, tuple[str, ...]]]
 """Pool -> ordinal of a member -> its endpoints as OVN writes them."""
-NOWHERE_V4, NOWHERE_V6 = IPv4Network("192.0.2.0/24"), IPv6Network("100::/64")
+UNUSED_V4, UNUSED_V6 = IPv4Network("192.0.2.0/24"), IPv6Network("100::/64")
 """Documentation prefix (RFC 5737) and discard prefix (RFC 6666): no packet has such a destination."""
 
 
-def parting_rows(
+def draining_rows(
     balancer: lb.LoadBalancer,
     endpoints: Endpoints,
     serving: Mapping[lb.Transport, Set[str]],
@@ -34,7 +34,7 @@ def parting_rows(
     """
     for transport in sorted(serving):
         services, left = [], _endpoints(balancer, endpoints, transport)
-        for version, (address, port) in nowhere(balancer.id).items():
+        for version, (address, port) in unused_vip(balancer.id).items():
             backends = tuple(sorted(left[version] - serving[transport]))
             if backends:
                 services.append(VirtualService(vip=render_endpoint(address, port), backends=backends))
@@ -50,7 +50,7 @@ def parting_rows(
             yield GroupMember(group=group, load_balancer=row.name)
 
 
-def nowhere(balancer_id: str) -> dict[int, tuple[IPAddress, int]]:
+def unused_vip(balancer_id: str) -> dict[int, tuple[IPAddress, int]]:
     """Return IP version -> unique address and port for a load balancer.
 
     For two load balancers with the same VIP northd would generate conflicting flows.
@@ -58,8 +58,8 @@ def nowhere(balancer_id: str) -> dict[int, tuple[IPAddress, int]]:
     number = int.from_bytes(blake2s(balancer_id.encode(), digest_size=8).digest())
     place, port = number // 65535, 1 + number % 65535
     return {
-        4: (NOWHERE_V4[1 + place % 254], port),
-        6: (NOWHERE_V6[1 + place % 2**48], port),
+        4: (UNUSED_V4[1 + place % 254], port),
+        6: (UNUSED_V6[1 + place % 2**48], port),
     }
 
 

@@ -10,7 +10,7 @@ from fairlead.dataplane.ovn import LoadBalancerGroup, OvnRow, RouterGroup, Switc
 from fairlead.dataplane.ovn_rules import PortGroup, PortGroupPort
 from fairlead.model.documents.network import Network
 from fairlead.model.documents.owner import VipNetwork
-from fairlead.model.documents.unmanaged import row_of
+from fairlead.model.documents.unmanaged import row_name
 from fairlead.model.queries.domain import Domain
 from fairlead.model.snapshot import Snapshot
 
@@ -57,18 +57,18 @@ def group_rows(snapshot: Snapshot, groups: Groups, domain: Domain) -> Iterator[O
     """Yield the groups, their attachments to the domain's switches and routers, and the port groups for ACLs."""
     yield LoadBalancerGroup(name=groups.balancers)
     for switch in domain.networks:
-        yield SwitchGroup(switch=row_of(snapshot.networks[switch]), group=groups.balancers)
+        yield SwitchGroup(switch=row_name(snapshot.networks[switch]), group=groups.balancers)
     for router in domain.routers:
-        yield RouterGroup(router=row_of(snapshot.routers[router]), group=groups.balancers)
+        yield RouterGroup(router=row_name(snapshot.routers[router]), group=groups.balancers)
     yield PortGroup(name=groups.inside)
     for port in domain.interfaces:
-        yield PortGroupPort(group=groups.inside, port=row_of(snapshot.ports[port]))
+        yield PortGroupPort(group=groups.inside, port=row_name(snapshot.ports[port]))
     if groups.outside is not None:
         yield PortGroup(name=groups.outside)
         for router in domain.routers:
             gateway = snapshot.routers[router].gateway
             if gateway is not None:
-                yield PortGroupPort(group=groups.outside, port=row_of(snapshot.ports[gateway.port_id]))
+                yield PortGroupPort(group=groups.outside, port=row_name(snapshot.ports[gateway.port_id]))
 
 
 def find_vip_network(snapshot: Snapshot, network_id: str) -> Network:

@@ -21,7 +21,7 @@ from hashlib import blake2s
 from typing import assert_never
 
 from fairlead.compilers.ovn.groups import domain_groups, guest_groups, port_group_word
-from fairlead.compilers.ovn.local_ip_policies import detour_rows
+from fairlead.compilers.ovn.local_ip_policies import local_ip_policy_rows
 from fairlead.compilers.ovn.locality import domain_near_groups
 from fairlead.compilers.ovn.monitors import replica_monitor_rows
 from fairlead.compilers.ovn.vip_networks import has_number, vip_router_name
@@ -33,7 +33,7 @@ from fairlead.model.documents.addresses import derive_mac
 from fairlead.model.documents.local_ip import Fallback, LocalIP, Mode
 from fairlead.model.documents.network import Network, Port, subnet_with
 from fairlead.model.documents.owner import VipNetwork
-from fairlead.model.queries.replicas import find_owner, find_replica, replicas, serving
+from fairlead.model.queries.replicas import find_owner, find_replica, find_serving_replicas, list_usable_replicas
 from fairlead.model.snapshot import Snapshot, vip_network
 
 PROVIDER = "ovn"
@@ -53,7 +53,7 @@ def local_ip_rows(snapshot: Snapshot, local_ip: LocalIP) -> Iterator[OvnRow]:
         case Mode.TRANSLATE:
             yield from _translation(snapshot, local_ip)
         case Mode.PASSTHROUGH:
-            yield from detour_rows(snapshot, local_ip)
+            yield from local_ip_policy_rows(snapshot, local_ip)
         case _:
             assert_never(local_ip.mode)
     yield from _rules(snapshot, local_ip)
@@ -90,7 +90,7 @@ def _translation(snapshot: Snapshot, local_ip: LocalIP) -> Iterator[OvnRow]:
     yield GroupMember(group=domain_near_groups(where).switches, load_balancer=local_ip.id)
     if where.guest is not None:
         yield GroupMember(group=guest_groups(where).balancers, load_balancer=local_ip.id)
-    for chassis, here in serving(snapshot, local_ip).items():
+    for chassis, here in find_serving_replicas(snapshot, local_ip).items():
         yield ChassisVariable(chassis=chassis, name=address, values=(str(local_ip.address),))
         yield ChassisVariable(chassis=chassis, name=replica, values=(str(here[0].address),))
     yield from _past_connection_tracking(snapshot, local_ip)
@@ -161,7 +161,7 @@ def _refusals(snapshot: Snapshot, local_ip: LocalIP, owner: Port | None) -> Iter
             # packets of replicas are untracked, so they are not `ct.new`
             yield from (_refusal(local_ip, place, new, options=AFTER_BALANCING) for place in places)
         case Mode.PASSTHROUGH:
-            served = [f'is_chassis_resident("{each.port_id}")' for each in replicas(snapshot, local_ip)]
+            served = [f'is_chassis_resident("{each.port_id}")' for each in list_usable_replicas(snapshot, local_ip)]
             for place in places:
                 yield _refusal(local_ip, place, [*new, *(f"!{each}" for each in served)])
                 if owner is not None:

@@ -17,19 +17,19 @@ from fairlead.model.documents.addresses import IPNetwork
 from fairlead.model.documents.indexes import NO_IDS
 from fairlead.model.documents.local_ip import LocalIP
 from fairlead.model.documents.network import Network, find_subnet
-from fairlead.model.documents.sizes import ASSOCIATIONS
+from fairlead.model.documents.sizes import MAX_ASSOCIATIONS
 from fairlead.model.queries.domain import Topology
-from fairlead.model.queries.replicas import find_owner, replicas
+from fairlead.model.queries.replicas import find_owner, list_usable_replicas
 from fairlead.model.snapshot import Snapshot
 
 HIGHEST_PRIORITY = 32_000
 """Priority of the oldest replica's policy; newer ones have lower priorities, so adding one changes no other policy."""
 
 
-def detour_rows(snapshot: Snapshot, local_ip: LocalIP) -> Iterator[LogicalRouterPolicy]:
+def local_ip_policy_rows(snapshot: Snapshot, local_ip: LocalIP) -> Iterator[LogicalRouterPolicy]:
     places = {each.port_id: place for place, each in enumerate(local_ip.associations)}
     routers = _routers(snapshot, local_ip)
-    for replica in replicas(snapshot, local_ip):
+    for replica in list_usable_replicas(snapshot, local_ip):
         match = f'ip{local_ip.address.version}.dst == {local_ip.address} && is_chassis_resident("{replica.port_id}")'
         for router, subnets in routers.items():
             if any(replica.address in subnet for subnet in subnets):
@@ -50,7 +50,7 @@ def _dead_end(local_ip: LocalIP, router: str) -> LogicalRouterPolicy:
     return LogicalRouterPolicy(
         name=f"{local_ip.id} nobody {router}",
         router=router,
-        priority=HIGHEST_PRIORITY - ASSOCIATIONS,
+        priority=HIGHEST_PRIORITY - MAX_ASSOCIATIONS,
         match=f"ip{local_ip.address.version}.dst == {local_ip.address}",
         action="drop",
     )

@@ -30,17 +30,17 @@ from fairlead.dataplane.ovn import (
 from fairlead.dataplane.ovn_chassis import ChassisVariable
 from fairlead.model.documents import loadbalancer as lb
 from fairlead.model.documents.addresses import IPAddress, render_endpoint
-from fairlead.model.documents.apportionment import LARGEST
+from fairlead.model.documents.apportionment import MAX_SLOTS
 from fairlead.model.documents.owner import VipNetwork
-from fairlead.model.documents.port_ranges import count, expand
-from fairlead.model.documents.unmanaged import row_of
+from fairlead.model.documents.port_ranges import count_ports, expand
+from fairlead.model.documents.unmanaged import row_name
 from fairlead.model.queries.domain import Domain, Topology
-from fairlead.model.queries.locality_tiers import Near, members_near
-from fairlead.model.queries.proxies import proxies_near
-from fairlead.model.snapshot import Snapshot, shares_near
+from fairlead.model.queries.locality_tiers import TiersByChassis, find_tiers_by_chassis
+from fairlead.model.queries.proxies import proxy_tiers_by_chassis
+from fairlead.model.snapshot import Snapshot, has_per_chassis_balancer
 
 PROVIDER = "ovn"
-MOST_BACKENDS = 2048
+MAX_CHASSIS_BACKENDS = 2048
 """Maximum backends of one load balancer in the values of one chassis: 31 KB for IPv4, at most 98 KB for IPv6.
 
 The Northbound database stores them for each chassis, and ovn-controller re-reads all values of its chassis after each
@@ -68,7 +68,7 @@ def gateway_near_groups(router_id: str) -> NearGroups:
 
 def near_network_rows(snapshot: Snapshot, where: VipNetwork) -> Iterator[OvnRow]:
     """Yield the groups on the project's switches and routers."""
-    if not shares_near(snapshot, where):
+    if not has_per_chassis_balancer(snapshot, where):
         return
     network = find_vip_network(snapshot, where.network_id)
     if where.guest == network.project_id:
@@ -87,36 +87,40 @@ def near_gateway_rows(snapshot: Snapshot, router_id: str) -> Iterator[OvnRow]:
 def _group_rows(snapshot: Snapshot, groups: NearGroups, domain: Domain) -> Iterator[OvnRow]:
     yield LoadBalancerGroup(name=groups.switches)
     for switch in domain.networks:
-        yield SwitchGroup(switch=row_of(snapshot.networks[switch]), group=groups.switches)
+        yield SwitchGroup(switch=row_name(snapshot.networks[switch]), group=groups.switches)
     if groups.routers is not None:
         yield LoadBalancerGroup(name=groups.routers)
         for router in domain.routers:
-            yield RouterGroup(router=row_of(snapshot.routers[router]), group=groups.routers)
+            yield RouterGroup(router=row_name(snapshot.routers[router]), group=groups.routers)
 
 
 def refuse_locality(balancer: lb.LoadBalancer) -> None:
     """Raise Unsupported for localities that OVN cannot have."""
-    for pool in lb.near_pools(balancer):
+    for pool in lb.pools_with_locality(balancer):
         if pool.protocol is lb.PoolProtocol.ANY:
             raise Unsupported(f"locality {pool.locality.value} for what is for no port", PROVIDER)
     _refuse_size(balancer)
 
 
 def _refuse_size(balancer: lb.LoadBalancer) -> None:
-    """Raise Unsupported if a chassis's values could exceed `MOST_BACKENDS`, for any state and placement of members."""
+    """Raise Unsupported if a chassis's values could exceed `MAX_CHASSIS_BACKENDS`, for any state and placement of
+    members."""
     due, seen = 0, set[str]()
     for listener in balancer.listeners:
         pool = lb.find_pool(balancer, listener.default_pool_id)
         if pool is None or pool.locality is lb.Locality.NONE or (pool.id in seen and not _is_mapped(pool)):
             continue
         seen.add(pool.id)
-        tables = count(listener.ports) if _is_mapped(pool) else 1
+        tables = count_ports(listener.ports) if _is_mapped(pool) else 1
         for version in balancer.ip_versions:
             members = sum(member.address.version == version for member in pool.members)
-            due += tables * (members if members <= 1 else LARGEST)
-    if due > MOST_BACKENDS:
-        enough = f"{MOST_BACKENDS // LARGEST} tables of several members"
-        asked = f"pools with locality for so many ports: {due} backends may be due on each chassis, of {MOST_BACKENDS}"
+            due += tables * (members if members <= 1 else MAX_SLOTS)
+    if due > MAX_CHASSIS_BACKENDS:
+        enough = f"{MAX_CHASSIS_BACKENDS // MAX_SLOTS} tables of several members"
+        asked = (
+            f"pools with locality for so many ports: {due} backends may be due on each chassis,"
+            f" of {MAX_CHASSIS_BACKENDS}"
+        )
         raise Unsupported(f"{asked} ({enough}; one for each pool and IP version)", PROVIDER)
 
 
@@ -129,7 +133,7 @@ class NearServices:
     suffix: str
     tables: Tables
     chassis: Sequence[str]
-    members: Near
+    members: TiersByChassis
     _templates: dict[tuple[lb.Transport, Fields, int], dict[str, str]] = field(default_factory=dict)
     _plain: dict[tuple[lb.Transport, Fields], list[VirtualService]] = field(default_factory=dict)
     _addresses: dict[str, IPAddress] = field(default_factory=dict)
@@ -142,7 +146,7 @@ class NearServices:
     def of(
         cls, snapshot: Snapshot, balancer: lb.LoadBalancer, groups: NearGroups | None, suffix: str, tables: Tables
     ) -> "NearServices":
-        wanted = groups is not None and lb.decides_on_chassis(balancer)
+        wanted = groups is not None and lb.selects_per_chassis(balancer)
         return cls(
             balancer=balancer,
             groups=groups or NearGroups(switches="", routers=None),
@@ -256,10 +260,10 @@ class NearServices:
         yield GroupMember(group=group, load_balancer=name)
 
 
-def _near(snapshot: Snapshot, balancer: lb.LoadBalancer) -> Near:
+def _near(snapshot: Snapshot, balancer: lb.LoadBalancer) -> TiersByChassis:
     """Return chassis -> pool -> near members, including proxies."""
-    found = {name: dict(pools) for name, pools in members_near(snapshot, balancer).items()}
-    for chassis, pool_id, tiers in proxies_near(snapshot, balancer):
+    found = {name: dict(pools) for name, pools in find_tiers_by_chassis(snapshot, balancer).items()}
+    for chassis, pool_id, tiers in proxy_tiers_by_chassis(snapshot, balancer):
         found.setdefault(chassis, {})[pool_id] = tiers
     return found
 

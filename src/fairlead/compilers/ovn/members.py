@@ -6,7 +6,7 @@ from fairlead.compilers.ovn.monitors import check_probed
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.model.documents.addresses import is_destination
 from fairlead.model.documents.loadbalancer import LoadBalancer, Member
-from fairlead.model.queries.members import find_obstacles
+from fairlead.model.queries.members import find_unusable_addresses
 from fairlead.model.snapshot import Snapshot
 
 
@@ -16,7 +16,7 @@ def check_change(snapshot: Snapshot, balancer: LoadBalancer) -> None:
     for member in new:
         if not is_destination(member.address):
             raise Unsupported(f"member {member.address}, which is no address of a machine", balancer.provider)
-    for member, what in find_obstacles(snapshot, balancer, new):
+    for member, what in find_unusable_addresses(snapshot, balancer, new):
         raise Unsupported(f"member {member.address}: it is {what}", balancer.provider)
     if balancer.described is None:  # a declarative spec may name VMs that do not exist yet: down
         check_probed(snapshot, balancer)

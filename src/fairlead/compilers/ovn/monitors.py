@@ -16,15 +16,15 @@ from fairlead.compilers.unsupported import Unsupported
 from fairlead.dataplane.ovn import LoadBalancer, LoadBalancerHealthCheck, OvnRow, Pairs, VirtualService, pairs
 from fairlead.model.documents import loadbalancer as lb
 from fairlead.model.documents.addresses import IPAddress, render_address, render_endpoint
-from fairlead.model.documents.health import TRANSPORTS, Endpoint
+from fairlead.model.documents.health import OVN_PROBE_TRANSPORTS, Endpoint
 from fairlead.model.documents.local_ip import LocalIP, ReplicaMonitor
 from fairlead.model.queries.probes import (
+    enabled_monitor,
     find_port,
     find_source,
-    is_hostless,
-    may_probe,
+    has_no_port,
+    is_same_project,
     pool_endpoints,
-    working_monitor,
 )
 from fairlead.model.queries.replica_probes import replica_endpoints
 from fairlead.model.snapshot import Snapshot, member_network
@@ -48,8 +48,8 @@ def check_probed(snapshot: Snapshot, balancer: lb.LoadBalancer) -> None:
         for member in pool.members if watched else ():
             if (pool.id, lb.probed_address(member)) not in known:
                 port = find_port(snapshot, balancer, member)
-                nobodys = port is None and is_hostless(snapshot, balancer, member)
-                if not nobodys and (port is None or not may_probe(balancer, port)):
+                nobodys = port is None and has_no_port(snapshot, balancer, member)
+                if not nobodys and (port is None or not is_same_project(balancer, port)):
                     raise Unsupported(_why_unprobed(snapshot, balancer, member), balancer.provider)
 
 
@@ -83,7 +83,7 @@ class _Monitored:
 
 def monitor_rows(snapshot: Snapshot, balancer: lb.LoadBalancer, pool: lb.Pool) -> Iterator[OvnRow]:
     """Yield the rows that make OVN probe the members of a pool."""
-    monitor = working_monitor(balancer, pool)
+    monitor = enabled_monitor(balancer, pool)
     if monitor is not None and not snapshot.agents_probe:
         monitored = _Monitored(
             name=f"{balancer.id}-{monitor.id}",
@@ -128,7 +128,7 @@ def _rows(snapshot: Snapshot, monitored: _Monitored) -> Iterator[OvnRow]:
     yield LoadBalancer(
         name=monitored.name,
         title=monitored.title,
-        protocol=TRANSPORTS[monitored.monitor.type].value,
+        protocol=OVN_PROBE_TRANSPORTS[monitored.monitor.type].value,
         services=services,
         ip_port_mappings=pairs(
             {
@@ -154,4 +154,4 @@ def _times(monitor: lb.HealthMonitor | ReplicaMonitor) -> Pairs:
 
 
 def _probed(endpoints: Iterable[Endpoint]) -> tuple[str, ...]:
-    return tuple(sorted(render_endpoint(endpoint.address, endpoint.number) for endpoint in endpoints))
+    return tuple(sorted(render_endpoint(endpoint.address, endpoint.port) for endpoint in endpoints))

@@ -7,7 +7,7 @@ from fairlead.dataplane.ovn import LogicalSwitchPort, pairs
 from fairlead.model.documents.indexes import NO_IDS
 from fairlead.model.documents.local_ip import Mode
 from fairlead.model.documents.network import Network, Port, PortUse
-from fairlead.model.queries.probe_devices import ProbeDevice, cover_device, probe_device
+from fairlead.model.queries.probe_devices import ProbeDevice, delegate_device, probe_device
 from fairlead.model.snapshot import Snapshot
 
 WITHOUT_ROWS = frozenset({PortUse.VIP, PortUse.PROBE, PortUse.FLOATING_IP, PortUse.LOCAL_IP})
@@ -31,7 +31,7 @@ def port_rows(snapshot: Snapshot, port: Port) -> Iterator[LogicalSwitchPort]:
         switch=port.network_id,
         title=port.name,
         addresses=(own, "unknown") if port.id in snapshot.port_local_ips else (own,),
-        port_security=(" ".join([own, *_lent(snapshot, port)]),) if port.port_security_enabled else (),
+        port_security=(" ".join([own, *_local_ip_addresses(snapshot, port)]),) if port.port_security_enabled else (),
         options=pairs({"requested-chassis": port.host}) if port.host else (),
         enabled=port.admin_state_up,
     )
@@ -52,7 +52,7 @@ def probing_rows(snapshot: Snapshot, network: Network) -> Iterator[LogicalSwitch
             name=device.port_name, switch=network.id, type="localport", addresses=(own,), port_security=(own,)
         )
     chassis = snapshot.covering.get(network.id)
-    cover = cover_device(snapshot, network) if snapshot.agents_probe and chassis else None
+    cover = delegate_device(snapshot, network) if snapshot.agents_probe and chassis else None
     if chassis and cover is not None:
         own, where = _own(cover), pairs({"requested-chassis": chassis})
         yield LogicalSwitchPort(
@@ -64,7 +64,7 @@ def _own(device: ProbeDevice) -> str:
     return " ".join([device.mac, *map(str, device.addresses)])
 
 
-def _lent(snapshot: Snapshot, port: Port) -> list[str]:
+def _local_ip_addresses(snapshot: Snapshot, port: Port) -> list[str]:
     """Addresses of pass-through Local IPs that a VM has in addition to its own: it receives their packets unchanged and
     has to answer with them."""
     found = (snapshot.local_ips[identity] for identity in snapshot.replica_local_ips.get(port.id, NO_IDS))

@@ -3,9 +3,9 @@
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.model.documents import loadbalancer as lb
 from fairlead.model.documents.network import Network
-from fairlead.model.documents.unmanaged import ForeignNetwork
+from fairlead.model.documents.unmanaged import UnmanagedNetwork
 from fairlead.model.queries.proxies import proxied_listeners
-from fairlead.model.queries.unmanaged_proxy_ports import makes_ports
+from fairlead.model.queries.unmanaged_proxy_ports import creates_proxy_ports
 
 PROVIDER = "ovn"
 
@@ -16,5 +16,5 @@ def refuse_proxies(balancer: lb.LoadBalancer, network: Network) -> None:
     if found is None:
         return
     what = f"a listener of {found.protocol.value} that takes a proxy"
-    if isinstance(network, ForeignNetwork) and not makes_ports(network, balancer):
+    if isinstance(network, UnmanagedNetwork) and not creates_proxy_ports(network, balancer):
         raise Unsupported(f"{what} on network {network.id}, which is {network.writer.value}'s", PROVIDER)

@@ -16,7 +16,7 @@ from fairlead.compilers.ovn.admission import port_match
 from fairlead.dataplane.ovn_rules import Qos
 from fairlead.model.documents import loadbalancer as lb
 from fairlead.model.documents.addresses import IPAddress
-from fairlead.model.documents.unmanaged import row_of
+from fairlead.model.documents.unmanaged import row_name
 from fairlead.model.queries.domain import Topology
 from fairlead.model.snapshot import Snapshot, floating_ips_of
 
@@ -31,7 +31,7 @@ def counting_switches(snapshot: Snapshot, balancer: lb.LoadBalancer) -> tuple[st
     if not snapshot.counts_answers:
         return ()
     networks = Topology(snapshot).domain_of(balancer).networks
-    return tuple(sorted(row_of(snapshot.networks[each]) for each in networks))
+    return tuple(sorted(row_name(snapshot.networks[each]) for each in networks))
 
 
 def outside_switches(snapshot: Snapshot, balancer: lb.LoadBalancer) -> Mapping[IPAddress, str]:
@@ -46,7 +46,7 @@ def outside_switches(snapshot: Snapshot, balancer: lb.LoadBalancer) -> Mapping[I
     }
     if balancer.router_id is not None:
         found |= {vip.address: vip.network_id for vip in balancer.vips}
-    return {address: row_of(snapshot.networks[network]) for address, network in found.items()}
+    return {address: row_name(snapshot.networks[network]) for address, network in found.items()}
 
 
 def counting_rows(switches: Iterable[str], listener: lb.Listener, address: IPAddress) -> Iterator[Qos]:

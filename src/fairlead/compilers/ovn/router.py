@@ -32,12 +32,12 @@ from fairlead.model.documents.network import (
     Port,
     Router,
     find_subnet,
-    is_reached,
+    has_destination,
 )
-from fairlead.model.snapshot import Snapshot, leads_out
+from fairlead.model.snapshot import Snapshot, has_working_gateway
 
 PROVIDER = "ovn"
-MOST_GATEWAY_CHASSIS = 5
+MAX_GATEWAY_CHASSIS = 5
 """Maximum gateway chassis of one router, as in Neutron: each monitors all others by BFD."""
 ANYWHERE = {4: "0.0.0.0/0", 6: "::/0"}
 MULTICAST = "mcast_flood"
@@ -65,9 +65,9 @@ def floating_ip_rows(snapshot: Snapshot, floating_ip: FloatingIP) -> Iterator[Ov
     fixed address may be reused, and without an address of the gateway neither, because the router has no gateway port
     (`_gateway`).
     """
-    reached = is_reached(floating_ip, snapshot.ports.get(floating_ip.port_id or ""))
+    reached = has_destination(floating_ip, snapshot.ports.get(floating_ip.port_id or ""))
     router = snapshot.routers.get(floating_ip.router_id or "")
-    if reached and router is not None and leads_out(snapshot, router):
+    if reached and router is not None and has_working_gateway(snapshot, router):
         yield Nat(
             name=floating_ip.id,
             router=router.id,
@@ -77,7 +77,7 @@ def floating_ip_rows(snapshot: Snapshot, floating_ip: FloatingIP) -> Iterator[Ov
         )
 
 
-def wire_rows(network: Network) -> Iterator[OvnRow]:
+def localnet_rows(network: Network) -> Iterator[OvnRow]:
     """Yield the `localnet` port; each chassis maps its physical network to a bridge (ovn-controller(8))."""
     if network.segment is not None:
         yield LogicalSwitchPort(
@@ -150,10 +150,10 @@ def _gateway(snapshot: Snapshot, router: Router, gateway: ExternalGateway) -> It
         return
     largest = _largest_packet(snapshot, router, port)
     yield _router_port(snapshot, port, pairs({"gateway_mtu": str(largest)}))
-    chassis = _in_order(snapshot.gateway_chassis, router.id)[:MOST_GATEWAY_CHASSIS]
+    chassis = _in_order(snapshot.gateway_chassis, router.id)[:MAX_GATEWAY_CHASSIS]
     for priority, name in enumerate(reversed(chassis), 1):
         yield GatewayChassis(port=router_port_name(port.id), chassis=name, priority=priority)
-    yield from _ways_out(snapshot.networks[port.network_id], router, port)
+    yield from _default_routes(snapshot.networks[port.network_id], router, port)
     for version, translated in ((4, gateway.enable_snat), (6, gateway.enable_snat_ipv6)):
         if translated:
             yield from _translations(snapshot, router, port, version)
@@ -163,7 +163,7 @@ def _in_order(chassis: tuple[str, ...], router_id: str) -> list[str]:
     return sorted(chassis, key=lambda name: sha256(f"{router_id} {name}".encode()).digest())
 
 
-def _ways_out(network: Network, router: Router, port: Port) -> Iterator[StaticRoute]:
+def _default_routes(network: Network, router: Router, port: Port) -> Iterator[StaticRoute]:
     """Yield a default route per IP version, by the subnet's gateway, unless the tenant has one."""
     taken = {str(route.destination) for route in router.routes}
     for fixed in port.fixed_ips:

@@ -24,4 +24,4 @@ def selection_fields(abilities: frozenset[str], pool: lb.Pool | None, version: i
     if pool is None or not pool.goes_by_fields:
         return ()
     source = "ip_src" if version == 4 else SOURCE_IPV6 if SOURCE_IPV6 in abilities else "eth_src"
-    return (source,) if pool.goes_by_source else (source, SOURCE_PORT)
+    return (source,) if pool.hashes_source_only else (source, SOURCE_PORT)

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 
 from fairlead.model.documents import loadbalancer as lb
 from fairlead.model.documents.addresses import render_endpoint
-from fairlead.model.documents.apportionment import LARGEST, shortest_table
+from fairlead.model.documents.apportionment import MAX_SLOTS, shortest_table
 from fairlead.model.documents.health import HealthKey
-from fairlead.model.documents.pool_slot_tables import slots_near, slots_of
-from fairlead.model.documents.port_ranges import count, expand, targets
+from fairlead.model.documents.pool_slot_tables import slots_for_tiers, slots_of
+from fairlead.model.documents.port_ranges import count_ports, expand, expand_targets
 from fairlead.model.queries.locality_tiers import Tiers
 
 
@@ -16,7 +16,7 @@ from fairlead.model.queries.locality_tiers import Tiers
 class Tables:
     """Slot tables of one load balancer in one place. Tables that several ports share are computed once."""
 
-    out: Set[HealthKey]
+    down: Set[HealthKey]
     """Members out of service in this place, entirely or at one port."""
     _made: dict[tuple[str, int], "_Choice"] = field(default_factory=dict)
     """Tables of pools with one port per member, by pool and IP version."""
@@ -37,16 +37,16 @@ class Tables:
         choices = self._choices(listener, pool, version)
         for choice in choices:
             if id(choice) not in made:
-                slots = slots_near(pool, version, tiers, choice.gone, choice.slots)
+                slots = slots_for_tiers(pool, version, tiers, choice.gone, choice.slots)
                 own = _shortened(pool, slots) if slots is not choice.slots else None
                 made[id(choice)] = choice.backends if own is None else tuple(map(choice.places.__getitem__, own))
         return [made[id(choice)] for choice in choices]
 
     def _choices(self, listener: lb.Listener, pool: lb.Pool | None, version: int) -> "list[_Choice]":
         """Return the choice for each port of the listener; one shared choice if members have one port each."""
-        number = count(listener.ports)
+        number = count_ports(listener.ports)
         if pool is None or not pool.admin_state_up:
-            return [_NOBODY] * number
+            return [_NO_MEMBERS] * number
         made = self._made.get((pool.id, version))
         if made is None and all(isinstance(member.port, int) for member in pool.members):
             places = {
@@ -54,7 +54,7 @@ class Tables:
                 for each in pool.members
                 if isinstance(each.port, int)
             }
-            gone = frozenset(member.id for member in pool.members if member.id in self.out)
+            gone = frozenset(member.id for member in pool.members if member.id in self.down)
             made = self._made[pool.id, version] = self._choice(pool, version, places, gone)
         if made is not None:
             return [made] * number
@@ -63,24 +63,24 @@ class Tables:
             self._mapped[key] = list(self._map(listener, pool, version))
         return self._mapped[key]
 
-    def whole(self, pool: lb.Pool | None, version: int) -> tuple[str, ...]:
+    def backends_without_port(self, pool: lb.Pool | None, version: int) -> tuple[str, ...]:
         """Return the backend addresses for packets to the whole address, without port."""
         if pool is None or not pool.admin_state_up:
             return ()
         places = {member.ordinal: str(member.address) for member in pool.members}
-        gone = frozenset(member.id for member in pool.members if member.id in self.out)
+        gone = frozenset(member.id for member in pool.members if member.id in self.down)
         return tuple(map(places.__getitem__, shortest_table(self._table(pool, version, gone)[0])))
 
     def _map(self, listener: lb.Listener, pool: lb.Pool, version: int) -> "Iterator[_Choice]":
         """Yield the choice for each port: a member may be down at one of its ports and up at others."""
         numbers = tuple(expand(listener.ports))
-        at = {member: targets(member.port, numbers) for member in pool.members}
+        at = {member: expand_targets(member.port, numbers) for member in pool.members}
         for index in range(len(numbers)):
             ports = {member: there[index] for member, there in at.items() if index < len(there)}
             gone = frozenset(
                 member.id
                 for member in pool.members
-                if member not in ports or member.id in self.out or (member.id, ports[member]) in self.out
+                if member not in ports or member.id in self.down or (member.id, ports[member]) in self.down
             )
             places = {member.ordinal: render_endpoint(member.address, port) for member, port in ports.items()}
             yield self._choice(pool, version, places, gone)
@@ -111,7 +111,7 @@ class _Choice:
     """The buckets as OVN endpoints."""
 
 
-_NOBODY = _Choice(places={}, gone=frozenset(), slots=(), backends=())
+_NO_MEMBERS = _Choice(places={}, gone=frozenset(), slots=(), backends=())
 
 
 def _shortened(pool: lb.Pool, slots: tuple[int, ...]) -> tuple[int, ...]:
@@ -124,4 +124,4 @@ def _shortened(pool: lb.Pool, slots: tuple[int, ...]) -> tuple[int, ...]:
     """
     if not pool.goes_by_fields:
         return shortest_table(slots)
-    return slots * (LARGEST // len(slots)) if len(set(slots)) > 1 else shortest_table(slots)
+    return slots * (MAX_SLOTS // len(slots)) if len(set(slots)) > 1 else shortest_table(slots)

@@ -35,7 +35,7 @@ from fairlead.model.documents.network import ExternalGateway
 from fairlead.model.queries.domain import Topology
 from fairlead.model.snapshot import Snapshot
 
-ANSWERING = pairs({"reject": "true", "neighbor_responder": "all"})
+RESPONDER_OPTIONS = pairs({"reject": "true", "neighbor_responder": "all"})
 
 
 def gateway_rows(snapshot: Snapshot, router_id: str) -> Iterator[OvnRow]:
@@ -46,7 +46,7 @@ def gateway_rows(snapshot: Snapshot, router_id: str) -> Iterator[OvnRow]:
         yield RouterGroup(router=router_id, group=router_group(router_id))
 
 
-def answering_rows(balancer: lb.LoadBalancer, router_id: str, gateway: ExternalGateway) -> Iterator[OvnRow]:
+def responder_rows(balancer: lb.LoadBalancer, router_id: str, gateway: ExternalGateway) -> Iterator[OvnRow]:
     """Yield the rows that answer for the VIPs, unless a default target gets all their packets."""
     if lb.has_default_target(balancer):
         return
@@ -58,7 +58,7 @@ def answering_rows(balancer: lb.LoadBalancer, router_id: str, gateway: ExternalG
         name=f"{balancer.id}-closed",
         title=balancer.name,
         services=tuple(VirtualService(vip=text, backends=()) for text in sorted(map(str, addresses))),
-        options=ANSWERING,
+        options=RESPONDER_OPTIONS,
     )
     yield row
     yield GroupMember(group=router_group(router_id), load_balancer=row.name)

@@ -23,11 +23,11 @@ from fairlead.dataplane.ovn import (
     SwitchGroup,
 )
 from fairlead.dataplane.ovn_rules import PortGroup, PortGroupPort
-from fairlead.model.documents.addresses import derive_mac, is_usable, link_local
+from fairlead.model.documents.addresses import derive_link_local, derive_mac, is_usable
 from fairlead.model.documents.indexes import NO_IDS
 from fairlead.model.documents.network import Network, Subnet
 from fairlead.model.documents.owner import VipNetwork
-from fairlead.model.documents.unmanaged import row_of
+from fairlead.model.documents.unmanaged import row_name
 from fairlead.model.queries.domain import Topology
 from fairlead.model.snapshot import Snapshot
 
@@ -59,7 +59,7 @@ def vip_network_rows(snapshot: Snapshot, where: VipNetwork) -> Iterator[OvnRow]:
     yield from group_rows(snapshot, domain_groups(where), topology.domain(network.id, where.guest))
     there = guest_groups(where)
     yield LoadBalancerGroup(name=there.balancers)
-    yield SwitchGroup(switch=row_of(network), group=there.balancers)
+    yield SwitchGroup(switch=row_name(network), group=there.balancers)
     yield PortGroup(name=there.inside)
     yield PortGroupPort(group=there.inside, port=vip_router_name(network.id))
 
@@ -74,10 +74,10 @@ def _vip_router(snapshot: Snapshot, network: Network) -> Iterator[OvnRow]:
     name, mac = vip_router_name(network.id), derive_mac(network.id)
     leads = network.id in snapshot.network_local_ips
     numbers = (str(each.cidr) for each in network.subnets if leads and has_number(each))
-    networks = tuple(sorted([f"{link_local(mac)}/64", *numbers]))
+    networks = tuple(sorted([f"{derive_link_local(mac)}/64", *numbers]))
     yield LogicalRouter(name=name)
     yield LogicalRouterPort(name=router_port_name(name), router=name, mac=mac, networks=networks)
-    yield router_attachment(name, switch=row_of(network), router_port=router_port_name(name))
+    yield router_attachment(name, switch=row_name(network), router_port=router_port_name(name))
     for subnet in network.subnets:
         if subnet.gateway:
             # Replies of a VIP leave by the gateway of its own subnet. OVN ignores the routes of other subnets.

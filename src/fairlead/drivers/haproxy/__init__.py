@@ -1,8 +1,8 @@
 """The HAProxy processes of a node, one for each network that has a proxy there."""
 
 from fairlead.drivers.haproxy.driver import HAProxy
-from fairlead.drivers.haproxy.namespaces import Nowhere, Places
+from fairlead.drivers.haproxy.namespaces import HostNamespace, Namespaces
 from fairlead.drivers.haproxy.secrets import Fetch
-from fairlead.drivers.haproxy.supervisor import Serving
+from fairlead.drivers.haproxy.supervisor import ReportPorts
 
-__all__ = ["Fetch", "HAProxy", "Nowhere", "Places", "Serving"]
+__all__ = ["Fetch", "HAProxy", "HostNamespace", "Namespaces", "ReportPorts"]

@@ -8,34 +8,34 @@ have a limit of their own. A process that has ended is restarted immediately, th
 
 from dataclasses import dataclass
 
-FIRST, LONGEST = 0.25, 4.0
+MIN_INTERVAL, MAX_INTERVAL = 0.25, 4.0
 """Seconds between two replacements: the first interval and the maximum. Each interval is twice the last one. A change
 is served at most `LONGEST` plus the start time of a process after the request; continuous changes cause at most 15
 replacements a minute."""
-QUIET = 4.0
+QUIET_INTERVALS = 4.0
 """Number of intervals without a replacement after which the next one runs immediately and the interval is `FIRST`
 again."""
 
 
 @dataclass(slots=True)
-class Pace:
+class ReplacementBackoff:
     """Rate limit of the replacements of one proxy."""
 
     last: float | None = None
-    distance: float = FIRST
+    interval: float = MIN_INTERVAL
 
     def wait(self, now: float) -> float:
         """Return the seconds until the next replacement is allowed."""
-        return 0.0 if self.last is None else max(0.0, self.last + self.distance - now)
+        return 0.0 if self.last is None else max(0.0, self.last + self.interval - now)
 
-    def spend(self, now: float) -> None:
+    def record_start(self, now: float) -> None:
         """Record the start of a replacement."""
         if self.last is not None:
-            is_quiet = now - self.last > QUIET * self.distance
-            self.distance = FIRST if is_quiet else min(2 * self.distance, LONGEST)
+            is_quiet = now - self.last > QUIET_INTERVALS * self.interval
+            self.interval = MIN_INTERVAL if is_quiet else min(2 * self.interval, MAX_INTERVAL)
         self.last = now
 
-    def came(self, now: float) -> None:
+    def record_serving(self, now: float) -> None:
         """Record that the new process serves. The interval counts from this time, because a start may be slow."""
         self.last = now
 
@@ -62,35 +62,35 @@ class CommandPace:
         self.quiet_from = max(self.quiet_from, now) + INTERVAL
 
 
-FIRST_PAUSE, LONGEST_PAUSE = 0.05, 10.0
+MIN_RESTART_DELAY, MAX_RESTART_DELAY = 0.05, 10.0
 """Seconds before a process that has ended or failed to start is started again. Each pause is twice the last one."""
-STEADY = 30.0
+STABLE_SECONDS = 30.0
 """Seconds without an end or a failed start after which the next pause is `FIRST_PAUSE` again, even if the process was
 replaced during that time."""
-MANY = 3
+CRASH_LOOP_ENDS = 3
 """Number of consecutive ends that counts as a crash loop."""
 
 
 @dataclass(slots=True)
-class Restarts:
+class RestartBackoff:
     """Backoff of the restarts of one proxy."""
 
     last: float | None = None
-    pause: float = FIRST_PAUSE
+    delay: float = MIN_RESTART_DELAY
     ends: int = 0
     """Number of consecutive ends."""
 
-    def after_end(self, now: float) -> float:
+    def record_end(self, now: float) -> float:
         """Record an end; return the seconds until the restart."""
-        wait = self.after_failure(now)
+        wait = self.record_failure(now)
         self.ends += 1
         return wait
 
-    def after_failure(self, now: float) -> float:
+    def record_failure(self, now: float) -> float:
         """Record a failed start; return the seconds until the next attempt."""
-        if self.last is None or now - self.last > STEADY:
-            self.pause, self.ends = FIRST_PAUSE, 0
+        if self.last is None or now - self.last > STABLE_SECONDS:
+            self.delay, self.ends = MIN_RESTART_DELAY, 0
         else:
-            self.pause = min(2 * self.pause, LONGEST_PAUSE)
+            self.delay = min(2 * self.delay, MAX_RESTART_DELAY)
         self.last = now
-        return self.pause
+        return self.delay

@@ -19,39 +19,39 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
-from fairlead.dataplane.haproxy import EXPORTER, METRICS
-from fairlead.drivers.haproxy.process import Running
-from fairlead.drivers.haproxy.runtime import PATIENCE
+from fairlead.dataplane.haproxy import EXPORTER_FRONTEND, METRICS
+from fairlead.drivers.haproxy.process import RunningProcess
+from fairlead.drivers.haproxy.runtime import COMMAND_TIMEOUT
 from fairlead.drivers.interface import Unavailable
-from fairlead.model.documents.traffic_counters import Figures
+from fairlead.model.documents.traffic_counters import TrafficCounters
 
-QUESTION = "show info;show stat -1 3 -1\n"
+STATS_COMMANDS = "show info;show stat -1 3 -1\n"
 """Statistics of frontends and backends, without servers."""
-HELD = f"prompt\n{QUESTION}"
-FIRST_PAUSE, LONGEST_PAUSE = 0.2, 1.0
+STATS_SESSION = f"prompt\n{STATS_COMMANDS}"
+MIN_READ_INTERVAL, MAX_READ_INTERVAL = 0.2, 1.0
 """Seconds between two reads of a replaced process. An ended process still counts towards `MAX_REPLACED`."""
-UNMOVED = 5
+MAX_UNCHANGED_READS = 5
 """Reads after which a process that has not begun to stop is released, because its successor did not start."""
-AT_ONCE = 100
+LINES_PER_YIELD = 100
 """Lines parsed before the parser yields to the event loop."""
-Counted: TypeAlias = Callable[[Running, Mapping[str, Figures]], None]
+OnCounters: TypeAlias = Callable[[RunningProcess, Mapping[str, TrafficCounters]], None]
 """Called with a process and its counters, by listener."""
 
 
-def nobody(_: Running, __: Mapping[str, Figures]) -> None:
+def ignore_counters(_: RunningProcess, __: Mapping[str, TrafficCounters]) -> None:
     """Default callback, which ignores the counters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Answer:
+class _Stats:
     info: Mapping[str, str]
-    figures: Mapping[str, Figures]
+    figures: Mapping[str, TrafficCounters]
     """Maps each listener to the counters of its frontend."""
     refused: Mapping[str, int]
     """Maps each backend to its connections that no member accepted."""
 
     @property
-    def is_over(self) -> bool:
+    def has_ended(self) -> bool:
         """Whether the process is stopping and has no connections left."""
         return self.is_stopping and not self.open_listeners
 
@@ -66,10 +66,10 @@ class _Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
+class _ReplacedProcess:
     """Replaced process with an open connection to its runtime API."""
 
-    running: Running
+    running: RunningProcess
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
     counted_for: Mapping[str, str]
@@ -77,14 +77,14 @@ class _Held:
     """Serialises commands on the connection."""
 
 
-class Counters:
-    def __init__(self, counted: Counted = nobody) -> None:
-        self._counted = counted
-        self._last_words = set["asyncio.Task[None]"]()
-        self._held = dict[Running, _Held]()
+class ProxyCounters:
+    def __init__(self, counted: OnCounters = ignore_counters) -> None:
+        self._on_counters = counted
+        self._drain_tasks = set["asyncio.Task[None]"]()
+        self._replaced = dict[RunningProcess, _ReplacedProcess]()
         """Replaced processes that still have connections."""
 
-    async def look(self, running: Running, control: Path, counted_for: Mapping[str, str]) -> int | None:
+    async def read(self, running: RunningProcess, control: Path, counted_for: Mapping[str, str]) -> int | None:
         """Read the counters of a process; one that does not answer is read the next time. `counted_for` maps each
         backend of this process to a listener (`network.counted_for`).
 
@@ -93,30 +93,30 @@ class Counters:
         with contextlib.suppress(Unavailable):
             reader, writer = await _connect(control)
             try:
-                answer = await _ask(reader, writer, QUESTION)
-                self._take(running, answer, counted_for)
+                answer = await _request(reader, writer, STATS_COMMANDS)
+                self._report(running, answer, counted_for)
                 return int(answer.info.get("PoolFailed", 0))
             finally:
                 writer.close()
         return None
 
     @contextlib.asynccontextmanager
-    async def carried_over(
-        self, running: Running | None, control: Path, counted_for: Mapping[str, str]
+    async def follow_replaced(
+        self, running: RunningProcess | None, control: Path, counted_for: Mapping[str, str]
     ) -> AsyncIterator[None]:
         """Continue to count a process while another one replaces it, until its last connection ends."""
-        held = await self._hold(running, control, counted_for) if running is not None else None
+        held = await self._connect_before_replacement(running, control, counted_for) if running is not None else None
         try:
             yield
         finally:
-            self._let_go(held)
+            self._start_draining(held)
 
-    async def open_listeners(self, replaced: Iterable[Running]) -> Mapping[Running, frozenset[str]]:
+    async def open_listeners(self, replaced: Iterable[RunningProcess]) -> Mapping[RunningProcess, frozenset[str]]:
         """Map replaced processes to the listeners with open connections, read now.
 
         Processes that do not respond or still accept connections are missing.
         """
-        held = [self._held[each] for each in replaced if each in self._held]
+        held = [self._replaced[each] for each in replaced if each in self._replaced]
         answers = await asyncio.gather(*map(self._read_or_none, held))
         return {
             each.running: answer.open_listeners
@@ -124,87 +124,89 @@ class Counters:
             if answer is not None and answer.is_stopping
         }
 
-    async def _read_or_none(self, held: _Held) -> _Answer | None:
+    async def _read_or_none(self, held: _ReplacedProcess) -> _Stats | None:
         try:
             return await self._read(held)
         except Unavailable:
             return None
 
-    async def _read(self, held: _Held) -> _Answer:
+    async def _read(self, held: _ReplacedProcess) -> _Stats:
         """Read and report the counters of a replaced process. Raises Unavailable."""
         async with held.busy:
-            answer = await _ask(held.reader, held.writer, QUESTION)
-        self._take(held.running, answer, held.counted_for)
+            answer = await _request(held.reader, held.writer, STATS_COMMANDS)
+        self._report(held.running, answer, held.counted_for)
         return answer
 
-    async def _hold(self, running: Running, control: Path, counted_for: Mapping[str, str]) -> _Held | None:
+    async def _connect_before_replacement(
+        self, running: RunningProcess, control: Path, counted_for: Mapping[str, str]
+    ) -> _ReplacedProcess | None:
         """Open a connection to a process before its replacement; None if it does not respond."""
         try:
             reader, writer = await _connect(control)
         except Unavailable:
             return None
         try:
-            answer = await _ask(reader, writer, HELD)
+            answer = await _request(reader, writer, STATS_SESSION)
         except Unavailable:
             writer.close()
             return None
-        self._take(running, answer, counted_for)
-        return _Held(running, reader, writer, counted_for)
+        self._report(running, answer, counted_for)
+        return _ReplacedProcess(running, reader, writer, counted_for)
 
-    def _let_go(self, held: _Held | None) -> None:
+    def _start_draining(self, held: _ReplacedProcess | None) -> None:
         if held is not None:
-            self._held[held.running] = held
-            task = asyncio.ensure_future(self._hear_out(held))
-            self._last_words.add(task)
-            task.add_done_callback(self._last_words.discard)
+            self._replaced[held.running] = held
+            task = asyncio.ensure_future(self._drain(held))
+            self._drain_tasks.add(task)
+            task.add_done_callback(self._drain_tasks.discard)
 
     async def close(self) -> None:
-        tasks = list(self._last_words)
+        tasks = list(self._drain_tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _hear_out(self, held: _Held) -> None:
-        pause, unmoved = FIRST_PAUSE, 0
+    async def _drain(self, held: _ReplacedProcess) -> None:
+        pause, unmoved = MIN_READ_INTERVAL, 0
         try:
-            while unmoved < UNMOVED:
+            while unmoved < MAX_UNCHANGED_READS:
                 await asyncio.sleep(pause)
                 answer = await self._read(held)
-                if answer.is_over:
+                if answer.has_ended:
                     return
                 if answer.is_stopping:
-                    pause = min(2 * pause, LONGEST_PAUSE)
+                    pause = min(2 * pause, MAX_READ_INTERVAL)
                 else:
                     unmoved += 1
         except Unavailable:
             return  # the process has ended
         finally:
             held.writer.close()
-            self._held.pop(held.running, None)
+            self._replaced.pop(held.running, None)
 
-    def _take(self, running: Running, answer: _Answer, counted_for: Mapping[str, str]) -> None:
+    def _report(self, running: RunningProcess, answer: _Stats, counted_for: Mapping[str, str]) -> None:
         """Reports an answer of this process; one of another process at the same socket is ignored."""
-        if answer.info.get("Pid") == str(running.pid) and running.is_there:
+        if answer.info.get("Pid") == str(running.pid) and running.is_alive:
             figures = dict(answer.figures)
             for backend, errors in answer.refused.items():
                 if (listener := counted_for.get(backend)) is not None:
-                    figures[listener] = figures.get(listener, Figures()) + Figures(errors=errors)
-            self._counted(running, figures)
+                    figures[listener] = figures.get(listener, TrafficCounters()) + TrafficCounters(errors=errors)
+            self._on_counters(running, figures)
 
 
 async def _connect(control: Path) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """Connect to a control socket. Raises Unavailable."""
     try:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(COMMAND_TIMEOUT):
             return await asyncio.open_unix_connection(str(control))
     except (OSError, TimeoutError) as error:
         raise Unavailable(f"{control}: {error}") from None
 
 
-async def _ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, question: str) -> _Answer:
+async def _request(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, question: str) -> _Stats:
     """Send a command and parse the response. Raises Unavailable."""
     try:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(COMMAND_TIMEOUT):
             writer.write(question.encode())
             await writer.drain()
             return await _read(reader)
@@ -212,19 +214,19 @@ async def _ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, quest
         raise Unavailable(f"a proxy does not tell what it counts: {error}") from None
 
 
-async def _read(reader: asyncio.StreamReader) -> _Answer:
+async def _read(reader: asyncio.StreamReader) -> _Stats:
     """Parse a response up to the empty line after the table. Raises OSError, EOFError, ValueError."""
-    info, figures, refused = dict[str, str](), dict[str, Figures](), dict[str, int]()
+    info, figures, refused = dict[str, str](), dict[str, TrafficCounters](), dict[str, int]()
     columns, number = list[str](), 0
     while line := (await reader.readline()).decode(errors="replace"):
         text, number = line.removeprefix("> ").rstrip("\r\n"), number + 1
         if text.startswith("# "):
             columns = text[2:].split(",")
         elif columns and not text:
-            return _Answer(info=info, figures=figures, refused=refused)
+            return _Stats(info=info, figures=figures, refused=refused)
         elif columns:
             row = dict(zip(columns, next(csv.reader([text])), strict=False))
-            if row["pxname"] in {METRICS, EXPORTER}:
+            if row["pxname"] in {METRICS, EXPORTER_FRONTEND}:
                 continue
             if row["svname"] == "FRONTEND":
                 figures[row["pxname"]] = _figures(row)
@@ -233,15 +235,15 @@ async def _read(reader: asyncio.StreamReader) -> _Answer:
         elif ": " in text:
             name, _, value = text.partition(": ")
             info[name] = value
-        if number % AT_ONCE == 0:
+        if number % LINES_PER_YIELD == 0:
             await asyncio.sleep(0)
     raise EOFError("it has ended")
 
 
-def _figures(row: Mapping[str, str]) -> Figures:
+def _figures(row: Mapping[str, str]) -> TrafficCounters:
     """The counters of a frontend. Raises ValueError."""
     http2_connections = _value(row, "h2_total_connections")
-    return Figures(
+    return TrafficCounters(
         connections=_value(row, "stot"),
         errors=_value(row, "ereq"),
         bytes_in=_bytes(_value(row, "bin"), _value(row, "h1_bytes_in"), http2_connections),

@@ -12,13 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from fairlead.drivers.haproxy.state import write_whole
+from fairlead.drivers.haproxy.state import write_atomic
 
 _READABLE = 0o640
 
 
 @dataclass(frozen=True, slots=True)
-class Rights:
+class FileOwnership:
     user: str
     """User of the process; empty if it runs as the agent's user."""
 
@@ -41,13 +41,13 @@ class Rights:
             if not path.parent.exists():
                 self._make_readable(path.parent)
             if not _has(path, content, group):
-                write_whole(path, content, _READABLE, group=group)
+                write_atomic(path, content, _READABLE, group=group)
 
     def write_secret(self, path: Path, text: str) -> None:
         """Write a file that only the process's user can read. Raises OSError."""
         if not path.parent.exists():
             self._make_readable(path.parent)
-        write_whole(path, text.encode(), 0o600, user=self._found().pw_uid if self.user else -1)
+        write_atomic(path, text.encode(), 0o600, user=self._found().pw_uid if self.user else -1)
 
     def share(self, path: Path) -> None:
         """Let the process's user connect to a socket of the agent. Raises OSError."""
@@ -70,7 +70,7 @@ class Rights:
 
 
 def _has(path: Path, content: bytes, group: int) -> bool:
-    """Whether a file has this content, and the mode and group of files that `Rights.write` writes."""
+    """Whether a file has this content, and the mode and group of files that `FileOwnership.write` writes."""
     try:
         found = path.lstat()
         is_equal = found.st_size == len(content) and stat.S_ISREG(found.st_mode)

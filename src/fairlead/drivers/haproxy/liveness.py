@@ -3,31 +3,31 @@
 - HAProxy ends by itself when its watchdog finds it stuck.
 - A process at its memory limit does not respond to new requests but serves its existing connections. It is not killed.
 - A stalled process gets no CPU time: it was stopped by a signal, or the node has no memory left. Traffic goes to other
-  nodes while it may recover; after `GIVEN_UP` seconds it is killed and replaced.
+  nodes while it may recover; after `KILL_TIMEOUT` seconds it is killed and replaced.
 """
 
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
-from fairlead.drivers.haproxy.process import Running, kill
+from fairlead.drivers.haproxy.process import RunningProcess, kill
 from fairlead.drivers.haproxy.runtime import running_pid
 
-LOOK = 1.0
+CHECK_INTERVAL = 1.0
 """Seconds between two checks."""
-SILENT, GIVEN_UP = 3.0, 10.0
+UNRESPONSIVE_TIMEOUT, KILL_TIMEOUT = 3.0, 10.0
 """Seconds without a response until the process is reported unresponsive, and until it is killed with its connections.
 """
-LATE = 0.5
+MAX_OVERRUN = 0.5
 """Maximum seconds that a check may overrun `SILENT`. After a longer overrun the agent itself got no CPU time, so the
 check does not count."""
 
 
-async def look_after(
-    running: Running,
+async def watch_liveness(
+    running: RunningProcess,
     control: Path,
     is_busy: Callable[[], bool],
-    has_filled: Callable[[Running], bool],
+    has_filled: Callable[[RunningProcess], bool],
     tell: Callable[[bool], None],
 ) -> None:
     """Check a process until it ends or is killed.
@@ -35,26 +35,26 @@ async def look_after(
     `tell` receives whether it responds. While `is_busy()`, a missing response does not count.
     """
     loop, since = asyncio.get_running_loop(), None
-    while running.is_there:
-        await asyncio.sleep(LOOK)
+    while running.is_alive:
+        await asyncio.sleep(CHECK_INTERVAL)
         began = loop.time()
-        answers = await _answers(control)
-        late = loop.time() - began > SILENT + LATE
+        answers = await _is_responding(control)
+        late = loop.time() - began > UNRESPONSIVE_TIMEOUT + MAX_OVERRUN
         if answers:
             tell(True)
         if answers or late or is_busy():
             since = None
             continue
         since = began if since is None else since
-        if loop.time() - since >= GIVEN_UP and not has_filled(running):
+        if loop.time() - since >= KILL_TIMEOUT and not has_filled(running):
             kill(running)
-        elif loop.time() - since >= SILENT:
+        elif loop.time() - since >= UNRESPONSIVE_TIMEOUT:
             tell(False)
 
 
-async def _answers(control: Path) -> bool:
+async def _is_responding(control: Path) -> bool:
     try:
-        async with asyncio.timeout(SILENT):
+        async with asyncio.timeout(UNRESPONSIVE_TIMEOUT):
             return await running_pid(control) is not None
     except TimeoutError:
         return False

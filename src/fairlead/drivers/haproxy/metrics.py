@@ -1,8 +1,8 @@
 """Metrics of load balancers: the node's agent answers scrapes that arrive at a PROMETHEUS listener.
 
 A tenant's Prometheus connects to the listener's port, and HAProxy forwards the request to the agent. The agent reads
-the running process's exporter (`EXPORTER`), selects the sections of that load balancer, and renders them with Octavia's
-metric names. It reads each process at most once a second, whatever the number of scrapes.
+the running process's exporter (`EXPORTER_FRONTEND`), selects the sections of that load balancer, and renders them with
+Octavia's metric names. It reads each process at most once a second, whatever the number of scrapes.
 """
 
 import asyncio
@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fairlead.dataplane.haproxy import METRICS, Backend, Frontend
-from fairlead.dataplane.octavia_metrics import Meter, Reading, TooMany, rendered
-from fairlead.drivers.haproxy.file_ownership import Rights
-from fairlead.drivers.haproxy.network import Network
-from fairlead.drivers.haproxy.state import Kept
+from fairlead.dataplane.octavia_metrics import AccumulatedMetrics, Scrape, TooManySamples, render_metrics
+from fairlead.drivers.haproxy.file_ownership import FileOwnership
+from fairlead.drivers.haproxy.network import ProxyNetwork
+from fairlead.drivers.haproxy.state import StoredState
 from fairlead.drivers.interface import Unavailable
 from fairlead.model.documents.owner import Kind, Owner
 
@@ -26,29 +26,29 @@ EXPORTER = "sockets/exporter"
 """Socket of the process's exporter, relative to the process's folder."""
 SOCKET = "metrics"
 """Socket of the agent, next to the folders of the processes."""
-PATIENCE = 5.0
+SCRAPE_TIMEOUT = 5.0
 """Seconds for one scrape."""
-FRESH = 1.0
+CACHE_SECONDS = 1.0
 """Seconds for which a reading of the process is reused."""
-TRIES = 5
+MAX_ATTEMPTS = 5
 """Maximum reads until the current process responds instead of its predecessor."""
-AT_ONCE = 200
+LINES_PER_YIELD = 200
 """Lines parsed before the parser yields to the event loop."""
-LONGEST_QUESTION = 2**13
+MAX_REQUEST_BYTES = 2**13
 _MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 _PATH = re.compile(rb"GET /([^ ?]+) HTTP/1\.[01]\r\n")
-Find = Callable[[Owner], Network | None]
+Find = Callable[[Owner], ProxyNetwork | None]
 
 
 @dataclass(slots=True)
 class _Scraped:
-    meter: Meter = field(default_factory=Meter)
+    meter: AccumulatedMetrics = field(default_factory=AccumulatedMetrics)
     until: float = 0.0
     busy: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
-class Metrics:
-    def __init__(self, folder: Path, rights: Rights, find: Find) -> None:
+class MetricsServer:
+    def __init__(self, folder: Path, rights: FileOwnership, find: Find) -> None:
         """`find` returns the network with the proxy of a load balancer."""
         self._path = folder / SOCKET
         self._rights = rights
@@ -56,21 +56,21 @@ class Metrics:
         self._server: asyncio.Server | None = None
         self._scraped: dict[Path, _Scraped] = {}
 
-    async def keep(self, network: Network) -> None:
+    async def save_counters(self, network: ProxyNetwork) -> None:
         """Read the counters of the running process before another one replaces it, so that they are not lost. Drops the
         counters of a network without a PROMETHEUS listener. Raises OSError."""
-        if not _asking(network.kept):
+        if not _balancers_with_metrics(network.state):
             self.forget(network)
             return
         await self._open()
-        scraped = self._scraped.get(network.kept.folder)
+        scraped = self._scraped.get(network.state.folder)
         if scraped is not None and network.running is not None:
-            with contextlib.suppress(Unavailable, TooMany):
+            with contextlib.suppress(Unavailable, TooManySamples):
                 await _read(network, scraped.meter)
 
-    def forget(self, network: Network) -> None:
+    def forget(self, network: ProxyNetwork) -> None:
         """Drop the counters of a network's processes."""
-        self._scraped.pop(network.kept.folder, None)
+        self._scraped.pop(network.state.folder, None)
 
     async def close(self) -> None:
         if self._server is not None:
@@ -85,11 +85,11 @@ class Metrics:
         listening = socket.socket(socket.AF_UNIX)
         listening.bind(str(self._path))
         self._rights.share(self._path)
-        self._server = await asyncio.start_unix_server(self._serve, sock=listening, limit=LONGEST_QUESTION)
+        self._server = await asyncio.start_unix_server(self._serve, sock=listening, limit=MAX_REQUEST_BYTES)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            async with asyncio.timeout(2 * PATIENCE):
+            async with asyncio.timeout(2 * SCRAPE_TIMEOUT):
                 status, text = await self._answer(await reader.readuntil(b"\r\n\r\n"))
                 writer.write(_response(status, text))
                 await writer.drain()
@@ -105,28 +105,28 @@ class Metrics:
         if owner is None or network is None:
             return "404 Not Found", "no such load balancer\n"
         try:
-            meter = await self._look(network)
-        except (Unavailable, TooMany) as error:
+            meter = await self._read_cached(network)
+        except (Unavailable, TooManySamples) as error:
             return "503 Service Unavailable", f"{error}\n"
-        listeners, backends = _sections(network.kept, owner)
-        text = await asyncio.to_thread(rendered, meter, listeners, backends, _MEMORY)
+        listeners, backends = _sections(network.state, owner)
+        text = await asyncio.to_thread(render_metrics, meter, listeners, backends, _MEMORY)
         return "200 OK", text
 
-    async def _look(self, network: Network) -> Meter:
-        """Return counters of the network's process that are at most `FRESH` seconds old. Raises Unavailable and
+    async def _read_cached(self, network: ProxyNetwork) -> AccumulatedMetrics:
+        """Return counters of the network's process that are at most `CACHE_SECONDS` seconds old. Raises Unavailable and
         TooMany."""
         if network.running is None:
             raise Unavailable("the proxy does not run")  # after a removal of the network, nothing must be stored for it
-        scraped = self._scraped.setdefault(network.kept.folder, _Scraped())
+        scraped = self._scraped.setdefault(network.state.folder, _Scraped())
         async with scraped.busy:
             if (now := asyncio.get_running_loop().time()) >= scraped.until:
                 async with network.busy:  # excludes a replacement of the process
                     await _read(network, scraped.meter)
-                scraped.until = now + FRESH
+                scraped.until = now + CACHE_SECONDS
         return scraped.meter
 
 
-def _asking(kept: Kept) -> list[Owner]:
+def _balancers_with_metrics(kept: StoredState) -> list[Owner]:
     """Load balancers with a PROMETHEUS listener."""
     return [owner for owner, rows in kept.owners.items() if any(_is_metrics(row) for row in rows.values())]
 
@@ -135,30 +135,32 @@ def _is_metrics(row: object) -> bool:
     return isinstance(row, Frontend) and ("default_backend", METRICS) in row.lines
 
 
-def _sections(kept: Kept, owner: Owner) -> tuple[frozenset[str], frozenset[str]]:
+def _sections(kept: StoredState, owner: Owner) -> tuple[frozenset[str], frozenset[str]]:
     rows = kept.owners.get(owner, {}).values()
     frontends = frozenset(row.name for row in rows if isinstance(row, Frontend))
     return frontends, frozenset(row.name for row in rows if isinstance(row, Backend))
 
 
-async def _read(network: Network, meter: Meter) -> None:
+async def _read(network: ProxyNetwork, meter: AccumulatedMetrics) -> None:
     """Read the current process's counters into `meter`. Raises Unavailable and TooMany."""
     running = network.running
     if running is None:
         raise Unavailable("the proxy does not run")
-    wanted = frozenset().union(*(part for owner in _asking(network.kept) for part in _sections(network.kept, owner)))
-    for _ in range(TRIES):
-        process, reading = await _scrape(network.kept.folder / EXPORTER, wanted)
+    wanted = frozenset().union(
+        *(part for owner in _balancers_with_metrics(network.state) for part in _sections(network.state, owner))
+    )
+    for _ in range(MAX_ATTEMPTS):
+        process, reading = await _scrape(network.state.folder / EXPORTER, wanted)
         if process == running.pid:
-            meter.take(str(running), reading)
+            meter.record_scrape(str(running), reading)
             return
     raise Unavailable("the proxy has just been replaced")
 
 
-async def _scrape(path: Path, sections: frozenset[str]) -> tuple[int, Reading]:
+async def _scrape(path: Path, sections: frozenset[str]) -> tuple[int, Scrape]:
     """Return the pid of the process that responded, and its reading. Raises Unavailable and TooMany."""
     try:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(SCRAPE_TIMEOUT):
             reader, writer = await asyncio.open_unix_connection(str(path))
             try:
                 writer.write(b"GET /metrics HTTP/1.0\r\n\r\n")
@@ -177,12 +179,12 @@ async def _heads(reader: asyncio.StreamReader) -> Mapping[bytes, bytes]:
     return {name.lower(): value for name, _, value in (line.partition(b": ") for line in lines[1:])}
 
 
-async def _body(reader: asyncio.StreamReader, sections: frozenset[str]) -> Reading:
-    reading, number = Reading(), 0
+async def _body(reader: asyncio.StreamReader, sections: frozenset[str]) -> Scrape:
+    reading, number = Scrape(), 0
     while line := await reader.readline():
-        reading.take(line.decode(errors="replace").rstrip(), sections)
+        reading.parse_line(line.decode(errors="replace").rstrip(), sections)
         number += 1
-        if number % AT_ONCE == 0:
+        if number % LINES_PER_YIELD == 0:
             await asyncio.sleep(0)
     return reading
 

@@ -6,7 +6,7 @@ from typing import Protocol
 from fairlead.dataplane.haproxy import Process
 
 
-class Nowhere:
+class HostNamespace:
     """Implementation for a plain host, where processes run in the host's network namespace."""
 
     async def make(self, process: Process) -> Sequence[str]:
@@ -16,7 +16,7 @@ class Nowhere:
         pass
 
 
-class Places(Protocol):
+class Namespaces(Protocol):
     async def make(self, process: Process) -> Sequence[str]:
         """Create or update the namespace and the device of a process. Returns the command prefix that runs a program
         there. Raises DriverError."""

@@ -15,14 +15,14 @@ from fairlead.dataplane.haproxy import (
     Process,
     Server,
 )
-from fairlead.dataplane.haproxy_commands import Arranged, Commands, checked, commands, of_servers, tellable
-from fairlead.dataplane.haproxy_policies import MAX_PROCESS_PATTERNS, Slots, arrange
-from fairlead.dataplane.haproxy_text import Parts, served
+from fairlead.dataplane.haproxy_commands import Commands, SlotChange, checked, commands, of_servers, part_without_reload
+from fairlead.dataplane.haproxy_policies import MAX_PROCESS_PATTERNS, Slots, assign_policy_slots
+from fairlead.dataplane.haproxy_text import Parts, loadable_frontends
 from fairlead.dataplane.rows import Diff, Key, Row, Rows, diff
-from fairlead.drivers.haproxy.backoff import CommandPace, Pace, Restarts
-from fairlead.drivers.haproxy.change_queue import Turn
-from fairlead.drivers.haproxy.process import Running
-from fairlead.drivers.haproxy.state import Kept
+from fairlead.drivers.haproxy.backoff import CommandPace, ReplacementBackoff, RestartBackoff
+from fairlead.drivers.haproxy.change_queue import ChangeQueue
+from fairlead.drivers.haproxy.process import RunningProcess
+from fairlead.drivers.haproxy.state import StoredState
 from fairlead.drivers.interface import DriverError
 from fairlead.model.documents.owner import Owner
 from fairlead.model.queries.secrets import Secret
@@ -41,97 +41,104 @@ class Plan:
 
 
 @dataclass(slots=True)
-class Network:
-    kept: Kept
-    inside: Sequence[str] = ()
+class ProxyNetwork:
+    state: StoredState
+    command_prefix: Sequence[str] = ()
     """Command prefix that runs a program in the process's network namespace."""
-    running: Running | None = None
-    leaving: Running | None = None
+    running: RunningProcess | None = None
+    replacing: RunningProcess | None = None
     """Process that is being replaced. Its end is expected and causes no restart."""
     ports: frozenset[int] = frozenset()
     """Ports on which the running process accepts connections."""
-    changing: frozenset[str] = frozenset()
+    changed_listeners: frozenset[str] = frozenset()
     """Listeners of the owners with changes that the next process will load."""
-    changed_since: Mapping[Running, frozenset[str]] = field(default_factory=dict)
+    changed_since_replaced: Mapping[RunningProcess, frozenset[str]] = field(default_factory=dict)
     """Replaced processes, with the listeners of the owners that have changed since their start."""
-    counted_for: Mapping[str, str] = field(default_factory=dict)
+    error_listeners: Mapping[str, str] = field(default_factory=dict)
     """Maps each backend of the running process to the listener that gets its errors (`counters.py`)."""
     watch: "asyncio.Task[None] | None" = None
     """Task that waits for the end of the running process."""
-    mending: "asyncio.Task[None] | None" = None
+    restart: "asyncio.Task[None] | None" = None
     """Task that starts another process, or repeats an unfinished change."""
-    restarts: Restarts = field(default_factory=Restarts)
+    restarts: RestartBackoff = field(default_factory=RestartBackoff)
     failure: str = ""
     """Reason why the proxy is not running; empty if it runs or starts."""
-    refused: dict[Owner, str] = field(default_factory=dict)
+    rejected_secrets: dict[Owner, str] = field(default_factory=dict)
     """Maps owners to the error of a renewed secret that HAProxy does not load. The previous secret stays in use."""
-    shortage: str = ""
+    memory_error: str = ""
     """Reason why the running proxy rejects connections; empty if it does not."""
-    refused_memory: Mapping[str, int] = field(default_factory=dict)
+    failed_allocations: Mapping[str, int] = field(default_factory=dict)
     """Maps the process that was read last to its number of failed allocations."""
-    turn: Turn = field(default_factory=Turn)
-    before: Mapping[Owner, Rows] | None = None
+    queue: ChangeQueue = field(default_factory=ChangeQueue)
+    rows_before: Mapping[Owner, Rows] | None = None
     """Rows of all owners before the change in progress; None if there is none. Reads return these until the change
     is applied."""
     busy: asyncio.Lock = field(default_factory=asyncio.Lock)
     missing: frozenset[Secret] = frozenset()
     """Keys and certificates that were missing when the process started."""
-    pace: Pace = field(default_factory=Pace)
+    replacement_backoff: ReplacementBackoff = field(default_factory=ReplacementBackoff)
     """Rate limit of replacements that load a change."""
     command_pace: CommandPace = field(default_factory=CommandPace)
     """Rate limit of changes that HAProxy checks before commands apply them."""
     parts: Parts = field(default_factory=dict)
     """Parts of the files as rendered last."""
-    waiting: dict[Owner, dict[Key, HAProxyRow]] = field(default_factory=dict)
+    pending: dict[Owner, dict[Key, HAProxyRow]] = field(default_factory=dict)
     """All rows of owners with changes that wait for the next process, or for their turn (`command_pace`)."""
-    placed: AnyProcess | None = None
+    namespace_process: AnyProcess | None = None
     """Process row with which this driver created the namespace; None if it has not yet."""
-    again: float = 0.0
+    upgrade_retry_at: float = 0.0
     """Time of the event loop before which a failed upgrade of the program is not retried (`upgrading.py`)."""
-    is_silent: bool = False
+    is_unresponsive: bool = False
     """Whether the running process does not respond."""
 
     @property
-    def is_there(self) -> bool:
-        return self.running is not None and self.running.is_there
+    def is_running(self) -> bool:
+        return self.running is not None and self.running.is_alive
 
     @property
     def owners(self) -> Mapping[Owner, Rows]:
         """Rows that have been applied."""
-        return self.kept.owners if self.before is None else self.before
+        return self.state.owners if self.rows_before is None else self.rows_before
 
     @property
     def balancers(self) -> Sequence[Owner]:
         """Owners with a listener in this proxy."""
-        found = self.kept.owners.items()
+        found = self.state.owners.items()
         return [owner for owner, rows in found if any(isinstance(row, Frontend) for row in rows.values())]
 
     @property
-    def wanted(self) -> AnyProcess | None:
+    def desired(self) -> AnyProcess | None:
         """Process that should run; None if there is no frontend to serve."""
-        return self.kept.process if any(isinstance(row, Frontend) for row in self.kept.loaded) else None
+        return self.state.process if any(isinstance(row, Frontend) for row in self.state.loaded) else None
 
     def plan(self, owner: Owner, rows: Rows) -> Plan | None:
         """Return how commands apply these rows of an owner; None if they need a new process, because commands cannot
         apply them, or because none runs. The work grows with the rows, so it runs in a thread."""
-        change = diff(rows, self.kept.of(owner))
-        others = (row for each, its in self.kept.owners.items() if each != owner for row in its.values())
+        change = diff(rows, self.state.rows_of(owner))
+        others = (row for each, its in self.state.owners.items() if each != owner for row in its.values())
         if not any(isinstance(row, Frontend) for row in (*others, *rows.values())):
-            return Plan(change=change, commands=(), slots=self.kept.slots)
-        if not self.kept.settled or not self.is_there or owner in self.kept.left_out:
+            return Plan(change=change, commands=(), slots=self.state.slots)
+        if not self.state.is_applied or not self.is_running or owner in self.state.excluded:
             return None
-        before = self.kept.slots
+        before = self.state.slots
         its = (each.after for each in change.updates.values() if isinstance(each.after, Frontend))
-        after = {**before, **{row.name: arrange(before[row.name], row.wanted) for row in its if row.name in before}}
-        told = commands(change, Arranged(before=before, after=after))
+        after = {
+            **before,
+            **{
+                row.name: assign_policy_slots(before[row.name], row.desired_policies)
+                for row in its
+                if row.name in before
+            },
+        }
+        told = commands(change, SlotChange(before=before, after=after))
         if told is None:
             return None
         return Plan(change=change, commands=told, slots=after, checked=tuple(ours_of(checked(change, rows))))
 
     def plan_part(self, owner: Owner, rows: Rows, *, only_servers: bool) -> tuple[Rows, Plan] | None:
         """Return the part of these rows that commands can apply now; None if there is none."""
-        before = self.kept.of(owner)
-        part = tellable(diff(rows, before), before)
+        before = self.state.rows_of(owner)
+        part = part_without_reload(diff(rows, before), before)
         after = with_change(before, of_servers(part) if only_servers else part)
         plan = self.plan(owner, after)
         return (after, plan) if plan is not None and plan.change else None
@@ -140,9 +147,9 @@ class Network:
         """Reject rows with which the L7 rules of all owners together have too many patterns for one process, unless
         these owners have no more than before. Raises DriverError."""
         wanted = _patterns(rows.values())
-        if wanted <= _patterns(self.kept.of(owner) for owner in rows):
+        if wanted <= _patterns(self.state.rows_of(owner) for owner in rows):
             return
-        total = wanted + _patterns(its for owner, its in self.kept.owners.items() if owner not in rows)
+        total = wanted + _patterns(its for owner, its in self.state.owners.items() if owner not in rows)
         if total > MAX_PROCESS_PATTERNS:
             named = ", ".join(sorted(owner.id for owner in rows))
             raise DriverError(
@@ -153,13 +160,13 @@ class Network:
     def wait(self, plan: Plan | None, now: float) -> float:
         """Return the seconds until a change may be applied."""
         if plan is None:
-            return self.pace.wait(now)
+            return self.replacement_backoff.wait(now)
         return self.command_pace.wait(now) if plan.checked else 0.0
 
-    def served(self, rows: Iterable[HAProxyRow]) -> Sequence[Frontend]:
+    def servable_frontends(self, rows: Iterable[HAProxyRow]) -> Sequence[Frontend]:
         """Return the frontends among these rows with all their secrets present."""
-        process = self.kept.process
-        return served(process, rows, self.missing) if process is not None else ()
+        process = self.state.process
+        return loadable_frontends(process, rows, self.missing) if process is not None else ()
 
 
 def _patterns(some: Iterable[Rows]) -> int:
@@ -185,7 +192,7 @@ def ports_of(rows: Iterable[HAProxyRow]) -> frozenset[int]:
     return frozenset(int(place.rpartition(":")[2]) for place in binds)
 
 
-def counted_for(rows: Iterable[HAProxyRow]) -> Mapping[str, str]:
+def error_listeners_of(rows: Iterable[HAProxyRow]) -> Mapping[str, str]:
     """Maps each backend to the first listener, by id, that leads to it."""
     frontends = sorted((row for row in rows if isinstance(row, Frontend)), key=lambda row: row.name, reverse=True)
     return {backend: row.name for row in frontends for backend in row.backends}
@@ -203,7 +210,7 @@ def device_of(process: AnyProcess) -> object:
     return () if isinstance(process, HostProcess) else (process.port, process.mac)
 
 
-def place_of(process: AnyProcess) -> object:
+def namespace_of(process: AnyProcess) -> object:
     """All attributes of the process's network namespace."""
     if isinstance(process, HostProcess):
         return ()

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from fairlead.drivers.interface import DriverError, Unavailable
 
-PATIENCE = 5.0
+COMMAND_TIMEOUT = 5.0
 """Seconds for one command."""
-LONGEST = 2**24
+MAX_RESPONSE_BYTES = 2**24
 """Maximum bytes of a response."""
 _PROMPT = b"\n> "
 """End of each response on a connection with `prompt`."""
@@ -25,21 +25,21 @@ class CommandFailed(DriverError):
     """The process rejected a command."""
 
 
-async def ask(socket: Path, text: str, payload: str = "") -> str:
+async def send_command(socket: Path, text: str, payload: str = "") -> str:
     """Send a command and return the response. Raises Unavailable."""
     said = f"{text} <<\n{payload.rstrip()}\n\n" if payload else f"{text}\n"
     with _unavailable(socket):
-        async with asyncio.timeout(PATIENCE):
-            reader, writer = await asyncio.open_unix_connection(str(socket), limit=LONGEST)
+        async with asyncio.timeout(COMMAND_TIMEOUT):
+            reader, writer = await asyncio.open_unix_connection(str(socket), limit=MAX_RESPONSE_BYTES)
             try:
                 writer.write(said.encode())
                 await writer.drain()
-                return (await reader.read(LONGEST)).decode(errors="replace").strip()
+                return (await reader.read(MAX_RESPONSE_BYTES)).decode(errors="replace").strip()
             finally:
                 writer.close()
 
 
-async def tell(socket: Path, commands: Iterable[tuple[str, str, bool]]) -> None:
+async def send_commands(socket: Path, commands: Iterable[tuple[str, str, bool]]) -> None:
     """Send commands: each is its text, its payload, and whether it may fail. Raises CommandFailed, Unavailable.
 
     One connection carries all commands without a payload, one after the other (management guide, 9.3, `prompt`). A
@@ -49,7 +49,7 @@ async def tell(socket: Path, commands: Iterable[tuple[str, str, bool]]) -> None:
         tell_next: Callable[[str], Awaitable[str]] | None = None
         for text, payload, may_fail in commands:
             if payload:
-                answer = await ask(socket, text, payload)
+                answer = await send_command(socket, text, payload)
             else:
                 if tell_next is None:
                     tell_next = await stack.enter_async_context(_dialog(socket))
@@ -63,12 +63,12 @@ async def _dialog(socket: Path) -> AsyncIterator[Callable[[str], Awaitable[str]]
     """Open a connection for several commands; yield a function that sends one and returns the response. Raises
     Unavailable."""
     with _unavailable(socket):
-        async with asyncio.timeout(PATIENCE):
-            reader, writer = await asyncio.open_unix_connection(str(socket), limit=LONGEST)
+        async with asyncio.timeout(COMMAND_TIMEOUT):
+            reader, writer = await asyncio.open_unix_connection(str(socket), limit=MAX_RESPONSE_BYTES)
 
     async def tell_next(text: str) -> str:
         with _unavailable(socket):
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(COMMAND_TIMEOUT):
                 writer.write(f"{text}\n".encode())
                 await writer.drain()
                 answer = await reader.readuntil(_PROMPT)
@@ -86,13 +86,13 @@ def _unavailable(socket: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, EOFError, asyncio.LimitOverrunError, TimeoutError) as error:
-        raise Unavailable(f"{socket}: {error or f'no answer for {PATIENCE:.0f} s'}") from None
+        raise Unavailable(f"{socket}: {error or f'no answer for {COMMAND_TIMEOUT:.0f} s'}") from None
 
 
 async def running_pid(socket: Path) -> int | None:
     """Return the pid of the process that responds on the socket; None if none does."""
     try:
-        answer = await ask(socket, "show info")
+        answer = await send_command(socket, "show info")
     except Unavailable:
         return None
     found = dict(line.split(": ", 1) for line in answer.splitlines() if ": " in line)

@@ -14,38 +14,38 @@ from typing import TypeAlias
 
 from fairlead.dataplane.haproxy import Backend, Certificate, Frontend, HAProxyRow
 from fairlead.dataplane.haproxy_commands import Command
-from fairlead.drivers.haproxy.file_ownership import Rights
+from fairlead.drivers.haproxy.file_ownership import FileOwnership
 from fairlead.drivers.haproxy.network import ours
 from fairlead.drivers.haproxy.runtime import CommandFailed
-from fairlead.drivers.haproxy.state import Kept
+from fairlead.drivers.haproxy.state import StoredState
 from fairlead.drivers.interface import DriverError
 from fairlead.model.documents.owner import Owner
-from fairlead.model.queries.secrets import FOLDER, Found, Secret, Wanted
+from fairlead.model.queries.secrets import FOLDER, Secret, SecretRequest, SecretResponse
 
 LOG = logging.getLogger(__name__)
 MOUNTS = Path("/proc/self/mountinfo")
 IN_MEMORY = frozenset({"tmpfs", "ramfs"})
 
 
-Fetch: TypeAlias = Callable[[Sequence[Wanted]], Awaitable[Sequence[Found]]]
+Fetch: TypeAlias = Callable[[Sequence[SecretRequest]], Awaitable[Sequence[SecretResponse]]]
 """Fetches secrets from a server. Raises DriverError if no server responds."""
 
 
-async def nobody_lends(wanted: Sequence[Wanted]) -> Sequence[Found]:
-    return [Found(refused="nobody brings keys to this node")] * len(wanted)
+async def fetch_nothing(wanted: Sequence[SecretRequest]) -> Sequence[SecretResponse]:
+    return [SecretResponse(error="nobody brings keys to this node")] * len(wanted)
 
 
 @dataclass(slots=True)
 class SecretFiles:
     fetch: Fetch
-    rights: Rights
-    _refused: dict[tuple[Path, Secret], str] = field(default_factory=dict)
+    rights: FileOwnership
+    _rejected: dict[tuple[Path, Secret], str] = field(default_factory=dict)
 
-    async def ask(self, kept: Kept, *, again: bool) -> Mapping[Secret, str]:
+    async def fetch_missing(self, kept: StoredState, *, again: bool) -> Mapping[Secret, str]:
         """Fetch the secrets without a file, and with `again` also those that have changed; return the PEM of each.
         Raises DriverError."""
         wanted = [
-            Wanted(balancer_id=owner.id, secret=secret, digest=_digest(kept.folder / secret.path))
+            SecretRequest(balancer_id=owner.id, secret=secret, digest=_digest(kept.folder / secret.path))
             for secret, owner in _named(kept).items()
             if again or not (kept.folder / secret.path).exists()
         ]
@@ -55,24 +55,24 @@ class SecretFiles:
             raise DriverError(f"{kept.folder} is on no tmpfs: keys are not brought there (agent.proxy_directory)")
         answers = dict(zip((each.secret for each in wanted), await self.fetch(wanted), strict=True))
         for secret, found in answers.items():
-            self._note(kept, secret, found)
+            self._log_rejected(kept, secret, found)
         return {secret: found.pem for secret, found in answers.items() if found.pem}
 
-    def _note(self, kept: Kept, secret: Secret, found: Found) -> None:
+    def _log_rejected(self, kept: StoredState, secret: Secret, found: SecretResponse) -> None:
         """Log a rejected secret once for each reason."""
         key = kept.folder, secret
-        if found.refused and self._refused.get(key) != found.refused:
-            LOG.warning("the proxy of %s: %r (%s): %s", kept.folder.name, secret.reference, secret.role, found.refused)
-        if found.refused:
-            self._refused[key] = found.refused
+        if found.error and self._rejected.get(key) != found.error:
+            LOG.warning("the proxy of %s: %r (%s): %s", kept.folder.name, secret.reference, secret.role, found.error)
+        if found.error:
+            self._rejected[key] = found.error
         else:
-            self._refused.pop(key, None)
+            self._rejected.pop(key, None)
 
-    def why(self, kept: Kept, secret: Secret) -> str:
-        return self._refused.get((kept.folder, secret), "no server answers")
+    def reason(self, kept: StoredState, secret: Secret) -> str:
+        return self._rejected.get((kept.folder, secret), "no server answers")
 
-    def put(self, kept: Kept, texts: Mapping[Secret, str], before: dict[Secret, str]) -> None:
-        """Write the secrets that rows still name. `before` receives the previous contents, for `put_back`. Raises
+    def write(self, kept: StoredState, texts: Mapping[Secret, str], before: dict[Secret, str]) -> None:
+        """Write the secrets that rows still name. `before` receives the previous contents, for `restore`. Raises
         OSError."""
         named = _named(kept)
         for secret, text in texts.items():
@@ -81,7 +81,7 @@ class SecretFiles:
                 before[secret] = path.read_text() if path.exists() else ""
                 self.rights.write_secret(path, text)
 
-    def put_back(self, kept: Kept, before: Mapping[Secret, str]) -> None:
+    def restore(self, kept: StoredState, before: Mapping[Secret, str]) -> None:
         """Restore the previous contents. Raises OSError."""
         for secret, text in before.items():
             if text:
@@ -89,26 +89,26 @@ class SecretFiles:
             else:
                 (kept.folder / secret.path).unlink(missing_ok=True)
 
-    def owners_of(self, kept: Kept, secret: Secret) -> list[Owner]:
+    def owners_of(self, kept: StoredState, secret: Secret) -> list[Owner]:
         """Return the owners with rows that name the secret."""
         return [owner for owner, rows in kept.owners.items() if secret in secrets_of(ours(rows).values())]
 
-    def missing(self, kept: Kept) -> frozenset[Secret]:
+    def missing(self, kept: StoredState) -> frozenset[Secret]:
         return frozenset(secret for secret in _named(kept) if not (kept.folder / secret.path).exists())
 
-    def forget(self, kept: Kept) -> None:
+    def prune(self, kept: StoredState) -> None:
         """Remove the files that no row names."""
         named = {kept.folder / secret.path for secret in _named(kept)}
         with contextlib.suppress(OSError):
             for path in (kept.folder / FOLDER).iterdir():
                 if path not in named:
                     path.unlink()
-        for folder, secret in list(self._refused):
+        for folder, secret in list(self._rejected):
             if folder == kept.folder and folder / secret.path not in named:
-                del self._refused[folder, secret]
+                del self._rejected[folder, secret]
 
 
-def _named(kept: Kept) -> Mapping[Secret, Owner]:
+def _named(kept: StoredState) -> Mapping[Secret, Owner]:
     """Map each secret that rows name to one of the owners that name it."""
     return {secret: owner for owner, rows in kept.owners.items() for secret in secrets_of(ours(rows).values())}
 
@@ -128,7 +128,7 @@ def _digest(path: Path) -> str:
         return ""
 
 
-def said(kept: Kept, command: Command) -> tuple[str, str, bool]:
+def with_payload(kept: StoredState, command: Command) -> tuple[str, str, bool]:
     """Return a command's text, its secret as payload, and whether it may fail. Raises CommandFailed."""
     try:
         payload = (kept.folder / command.secret.path).read_text() if command.secret is not None else ""

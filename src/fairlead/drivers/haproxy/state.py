@@ -23,7 +23,7 @@ from fairlead.dataplane.haproxy import (
     Process,
     Server,
 )
-from fairlead.dataplane.haproxy_policies import Slots, arrange_all
+from fairlead.dataplane.haproxy_policies import Slots, assign_all_policy_slots
 from fairlead.dataplane.rows import Key, Rows
 from fairlead.drivers.haproxy.threads import in_thread
 from fairlead.model.documents.addresses import IPAddress, parse_address
@@ -44,27 +44,29 @@ class _File(msgspec.Struct):
 
 
 @dataclasses.dataclass(slots=True)
-class Kept:
+class StoredState:
     """The rows of one network's process, by owner."""
 
     folder: Path
     owners: dict[Owner, dict[Key, HAProxyRow]] = dataclasses.field(default_factory=dict)
-    settled: bool = False
+    is_applied: bool = False
     """Whether the process has received all rows."""
-    left_out: dict[Owner, str] = dataclasses.field(default_factory=dict)
+    excluded: dict[Owner, str] = dataclasses.field(default_factory=dict)
     """Maps owners with sections that HAProxy does not load, and that are in no file, to the error (`sound.py`)."""
 
     slots: Mapping[str, Slots] = dataclasses.field(default_factory=dict)
     """L7 policy slots of the process, by frontend."""
 
-    def arrange(self) -> None:
+    def assign_slots(self) -> None:
         """Puts the L7 policies of these rows into slots. Raises Unwritable."""
-        self.slots = arrange_all(self.slots, {row.name: row.wanted for row in self.loaded if isinstance(row, Frontend)})
+        self.slots = assign_all_policy_slots(
+            self.slots, {row.name: row.desired_policies for row in self.loaded if isinstance(row, Frontend)}
+        )
 
     @property
     def loaded(self) -> Iterator[HAProxyRow]:
         """The rows that are in the files."""
-        return (row for owner, rows in self.owners.items() if owner not in self.left_out for row in rows.values())
+        return (row for owner, rows in self.owners.items() if owner not in self.excluded for row in rows.values())
 
     @property
     def rows(self) -> Iterator[HAProxyRow]:
@@ -74,17 +76,17 @@ class Kept:
     def process(self) -> AnyProcess | None:
         return next((row for row in self.rows if isinstance(row, AnyProcess)), None)
 
-    def of(self, owner: Owner) -> Rows:
+    def rows_of(self, owner: Owner) -> Rows:
         return dict(self.owners.get(owner, {}))
 
     def write(self, *, settled: bool) -> None:
         """Write the rows. Raises OSError."""
-        self.settled = self.settled and settled
+        self.is_applied = self.is_applied and settled
         owners = {str(owner): [_plain(row) for row in rows.values()] for owner, rows in self.owners.items()}
-        left_out = {str(owner): why for owner, why in self.left_out.items()}
+        left_out = {str(owner): why for owner, why in self.excluded.items()}
         file = _File(settled=settled, owners=owners, left_out=left_out, slots=dict(self.slots))
-        write_whole(self.folder / ROWS, msgspec.json.encode(file))
-        self.settled = settled
+        write_atomic(self.folder / ROWS, msgspec.json.encode(file))
+        self.is_applied = settled
 
     async def save(self, *, settled: bool) -> None:
         """Write the rows in a thread, because a process may have 10,000 servers. Raises OSError."""
@@ -94,23 +96,23 @@ class Kept:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def read_kept(folder: Path) -> Kept:
+def read_state(folder: Path) -> StoredState:
     """Read the state that an earlier agent left; empty if it cannot be read."""
-    kept = Kept(folder)
+    kept = StoredState(folder)
     try:
         file = msgspec.json.decode((folder / ROWS).read_bytes(), type=_File)
-        kept.settled = file.settled
+        kept.is_applied = file.settled
         for name, rows in file.owners.items():
             made = [_row(kind, fields) for kind, fields in rows]
             kept.owners[Owner.parse(name)] = {row.key: row for row in made}
         kept.slots = file.slots
-        kept.left_out = {Owner.parse(name): why for name, why in file.left_out.items()}
+        kept.excluded = {Owner.parse(name): why for name, why in file.left_out.items()}
     except (OSError, ValueError, KeyError, TypeError):
-        return Kept(folder)
+        return StoredState(folder)
     return kept
 
 
-def write_whole(path: Path, text: bytes, mode: int = 0o640, user: int = -1, group: int = -1) -> None:
+def write_atomic(path: Path, text: bytes, mode: int = 0o640, user: int = -1, group: int = -1) -> None:
     """Replace a file atomically. Raises OSError."""
     draft = path.with_name(f".{path.name}.new")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)

@@ -1,7 +1,7 @@
 """Supervisor of a node's HAProxy processes: starts, replaces and watches them, and restarts those that end.
 
 A process that ends is restarted immediately, then after growing pauses. The supervisor reports on which ports a proxy
-accepts connections (`Serving`), and why a proxy does not come back (`Network.failure`).
+accepts connections (`Serving`), and why a proxy does not come back (`ProxyNetwork.failure`).
 """
 
 import asyncio
@@ -15,15 +15,15 @@ from pathlib import Path
 from typing import TypeAlias
 
 from fairlead.dataplane.haproxy import AnyProcess, HAProxyRow, Process
-from fairlead.dataplane.haproxy_text import Held, Parts, Sockets, render
+from fairlead.dataplane.haproxy_text import Parts, ProcessState, Sockets, render
 from fairlead.dataplane.haproxy_words import Unwritable
-from fairlead.drivers.haproxy.backoff import FIRST_PAUSE, MANY, STEADY
-from fairlead.drivers.haproxy.counters import Counters
-from fairlead.drivers.haproxy.file_ownership import Rights
-from fairlead.drivers.haproxy.liveness import look_after
-from fairlead.drivers.haproxy.metrics import EXPORTER, SOCKET, Metrics
-from fairlead.drivers.haproxy.namespaces import Places
-from fairlead.drivers.haproxy.network import Network, counted_for, place_of, ports_of
+from fairlead.drivers.haproxy.backoff import CRASH_LOOP_ENDS, MIN_RESTART_DELAY, STABLE_SECONDS
+from fairlead.drivers.haproxy.counters import ProxyCounters
+from fairlead.drivers.haproxy.file_ownership import FileOwnership
+from fairlead.drivers.haproxy.liveness import watch_liveness
+from fairlead.drivers.haproxy.metrics import EXPORTER, SOCKET, MetricsServer
+from fairlead.drivers.haproxy.namespaces import Namespaces
+from fairlead.drivers.haproxy.network import ProxyNetwork, error_listeners_of, namespace_of, ports_of
 from fairlead.drivers.haproxy.process import (
     CONTROL,
     DRAFT,
@@ -31,23 +31,23 @@ from fairlead.drivers.haproxy.process import (
     PEERS,
     NotStarted,
     Program,
-    Running,
-    all_running,
-    check_beside,
-    ended,
-    forget_files,
+    RunningProcess,
+    check_draft,
+    find_processes,
+    find_serving,
     kill,
-    left_running,
+    remove_stale_files,
     retire,
     start,
     stop,
+    wait_ended,
     write_files,
 )
 from fairlead.drivers.haproxy.runtime import running_pid
 from fairlead.drivers.haproxy.secrets import SecretFiles
-from fairlead.drivers.haproxy.state import Kept
+from fairlead.drivers.haproxy.state import StoredState
 from fairlead.drivers.haproxy.threads import in_thread
-from fairlead.drivers.haproxy.validation import find_unsound
+from fairlead.drivers.haproxy.validation import find_invalid_owners
 from fairlead.drivers.interface import DriverError
 from fairlead.model.documents.owner import Owner
 
@@ -56,58 +56,58 @@ MAX_STARTS = 8
 """Maximum consecutive start attempts. Each attempt leaves out the owners that made the previous one fail."""
 FRONTEND = re.compile(r"for frontend ([\w.:-]+): cannot bind")
 """Error of a process that cannot bind an address and port (HAProxy 2.6)."""
-Serving: TypeAlias = Callable[[str, frozenset[int] | None], None]
+ReportPorts: TypeAlias = Callable[[str, frozenset[int] | None], None]
 """Called with a port id and the ports on which its proxy accepts connections; None if the proxy does not run."""
 
 
 @dataclass(slots=True, kw_only=True)
-class Keeper:
+class Supervisor:
     folder: Path
-    places: Places
-    serving: Serving
+    namespaces: Namespaces
+    report_ports: ReportPorts
     program: Program
-    rights: Rights
+    rights: FileOwnership
     secrets: SecretFiles
-    counters: Counters
-    metrics: Metrics
-    failing: Callable[[Collection[Owner]], None] = lambda _: None
+    counters: ProxyCounters
+    metrics: MetricsServer
+    on_failure_changed: Callable[[Collection[Owner]], None] = lambda _: None
     """Called with load balancers for which `failure_of` has changed."""
     memory_limit_reached: int = 0
     """Number of times that a proxy began to reject connections at its memory limit."""
 
-    async def resume(self, network: Network) -> None:
+    async def resume(self, network: ProxyNetwork) -> None:
         """Resume a network from the state of an earlier agent, with retries until it succeeds. The pid file names the
         serving process if that agent had finished its last change."""
-        if network.running is None and network.wanted is not None:
+        if network.running is None and network.desired is not None:
             async with network.busy:
-                network.running, network.kept.settled = await left_running(network.kept.folder), False
+                network.running, network.state.is_applied = await find_serving(network.state.folder), False
         try:
-            await self.go_on(network)
+            await self.resume_change(network)
         except DriverError as error:
             self._fail(network, str(error))
-            self.mend(network, network.restarts.after_failure(_now()))
+            self.schedule_retry(network, network.restarts.record_failure(_now()))
 
-    async def go_on(self, network: Network) -> None:
+    async def resume_change(self, network: ProxyNetwork) -> None:
         """Repeat an unfinished change, and start a process if none runs. Raises DriverError."""
         async with network.busy:
-            process = network.wanted
+            process = network.desired
             if process is None:
                 return
             try:
-                await self.place(network, process)
-                if network.is_there and network.kept.settled:
-                    await self.metrics.keep(network)
-                    self._serves(network)
+                await self.ensure_namespace(network, process)
+                if network.is_running and network.state.is_applied:
+                    await self.metrics.save_counters(network)
+                    self._record_serving(network)
                     return
-                if network.is_there:
-                    network.pace.spend(_now())
-                network.missing = self.secrets.missing(network.kept)
+                if network.is_running:
+                    network.replacement_backoff.record_start(_now())
+                network.missing = self.secrets.missing(network.state)
                 await self._start(network, process)
             except (OSError, Unwritable, DriverError) as error:
-                await self._check_old(network)
+                await self._forget_unresponsive(network)
                 raise DriverError(str(error)) from None
 
-    async def _start(self, network: Network, process: AnyProcess) -> None:
+    async def _start(self, network: ProxyNetwork, process: AnyProcess) -> None:
         """Starts a process for the stored rows. HAProxy has loaded them before, so they are not checked first. If the
         process does not start, the owners at fault are left out and the rest is started. Raises DriverError, OSError,
         Unwritable."""
@@ -116,319 +116,325 @@ class Keeper:
                 await self.write(network, await asyncio.to_thread(self.files, network, process))
                 await self.replace(network, process, moved=False)
             except NotStarted as error:
-                if not await self._leave_out(network, process, error):
+                if not await self._exclude_failed(network, process, error):
                     raise
             else:
                 return
 
-    async def _leave_out(self, network: Network, process: AnyProcess, error: NotStarted) -> bool:
+    async def _exclude_failed(self, network: ProxyNetwork, process: AnyProcess, error: NotStarted) -> bool:
         """Leave out the owners with sections that prevent a start. Returns False if none is found, or if no owner
         would remain. HAProxy names a frontend that it cannot bind; other faults are found by checks."""
-        kept = network.kept
-        found = self._named(network, error) or await self.find_unsound(network, process)
-        if not found or not any(owner not in {**found, **kept.left_out} for owner in network.balancers):
+        kept = network.state
+        found = self._find_named_owner(network, error) or await self.find_invalid(network, process)
+        if not found or not any(owner not in {**found, **kept.excluded} for owner in network.balancers):
             return False
-        self.leave_out(network, found)
+        self.exclude(network, found)
         return True
 
-    def _named(self, network: Network, error: NotStarted) -> dict[Owner, str]:
+    def _find_named_owner(self, network: ProxyNetwork, error: NotStarted) -> dict[Owner, str]:
         """Returns the owner of the frontend that HAProxy names in its error; empty if it names none."""
         named = FRONTEND.search(str(error))
         key = ("Frontend", named[1]) if named is not None else None
-        return {owner: str(error) for owner in network.balancers if key in network.kept.owners[owner]}
+        return {owner: str(error) for owner in network.balancers if key in network.state.owners[owner]}
 
-    async def find_unsound(self, network: Network, process: AnyProcess) -> dict[Owner, str]:
+    async def find_invalid(self, network: ProxyNetwork, process: AnyProcess) -> dict[Owner, str]:
         """Map each owner with sections that HAProxy does not load to the error. Raises OSError and Unwritable."""
-        kept = network.kept
+        kept = network.state
 
         async def check(owners: Sequence[Owner]) -> None:
             rows = [row for owner in owners for row in kept.owners[owner].values()]
             await self.check_part(network, process, rows)
 
-        return await find_unsound([each for each in network.balancers if each not in kept.left_out], check)
+        return await find_invalid_owners([each for each in network.balancers if each not in kept.excluded], check)
 
-    def leave_out(self, network: Network, found: Mapping[Owner, str]) -> None:
+    def exclude(self, network: ProxyNetwork, found: Mapping[Owner, str]) -> None:
         """Stop serving these owners until their rows or secrets change."""
         for owner, why in found.items():
-            LOG.warning("the proxy of %s serves others without %s: %s", network.kept.folder.name, owner, why)
-        network.kept.left_out.update(found)
-        self.failing(list(found))
+            LOG.warning("the proxy of %s serves others without %s: %s", network.state.folder.name, owner, why)
+        network.state.excluded.update(found)
+        self.on_failure_changed(list(found))
 
-    async def check(self, network: Network, process: AnyProcess, changed: Collection[Owner] = ()) -> Mapping[str, str]:
+    async def check(
+        self, network: ProxyNetwork, process: AnyProcess, changed: Collection[Owner] = ()
+    ) -> Mapping[str, str]:
         """Return files that HAProxy loads. Owners with sections that it does not load are left out. If this change
         is theirs, it is rejected. Raises Unwritable, NotStarted, OSError."""
         try:
             return await self.check_all(network, process)
         except NotStarted as error:
-            found = await self.find_unsound(network, process)
+            found = await self.find_invalid(network, process)
             if others := {owner: why for owner, why in found.items() if owner not in changed}:
-                self.leave_out(network, others)
+                self.exclude(network, others)
             if refused := [why for owner, why in found.items() if owner in changed]:
                 raise NotStarted(refused[0]) from None
-            if not others or network.wanted is None:
+            if not others or network.desired is None:
                 raise error from None
             return await self.check_all(network, process)
 
-    async def check_all(self, network: Network, process: AnyProcess) -> Mapping[str, str]:
+    async def check_all(self, network: ProxyNetwork, process: AnyProcess) -> Mapping[str, str]:
         """Returns the files of all owners after HAProxy has loaded them. Raises Unwritable, NotStarted, OSError."""
         texts = await asyncio.to_thread(self.files, network, process)
-        await check_beside(network.kept.folder, texts, self.rights, self.program)
+        await check_draft(network.state.folder, texts, self.rights, self.program)
         return texts
 
-    async def check_part(self, network: Network, process: AnyProcess, rows: Iterable[HAProxyRow]) -> None:
+    async def check_part(self, network: ProxyNetwork, process: AnyProcess, rows: Iterable[HAProxyRow]) -> None:
         """Check these rows without the others of the process. Raises Unwritable, NotStarted, OSError."""
         texts = await asyncio.to_thread(self._files_of, network, process, rows)
-        await check_beside(network.kept.folder, texts, self.rights, self.program)
+        await check_draft(network.state.folder, texts, self.rights, self.program)
 
-    async def write(self, network: Network, texts: Mapping[str, str]) -> None:
+    async def write(self, network: ProxyNetwork, texts: Mapping[str, str]) -> None:
         """Write the files of the process. Raises OSError."""
-        await in_thread(write_files, network.kept.folder, texts, self.rights)
+        await in_thread(write_files, network.state.folder, texts, self.rights)
 
-    async def replace(self, network: Network, process: AnyProcess, *, moved: bool) -> None:
+    async def replace(self, network: ProxyNetwork, process: AnyProcess, *, moved: bool) -> None:
         """Start a process that reads the files, and retire the old ones. Raises DriverError and OSError."""
-        kept = network.kept
-        if kept.settled:
+        kept = network.state
+        if kept.is_applied:
             await kept.save(settled=False)  # if this agent ends now, the next one searches the serving process
-        if network.is_silent and network.running is not None:
+        if network.is_unresponsive and network.running is not None:
             kill(network.running)  # otherwise the kernel would still queue new connections to it
-        if moved and network.running is not None and network.placed is not None:
+        if moved and network.running is not None and network.namespace_process is not None:
             await self.stop(network)
-        await self.place(network, process)
-        before = network.running if network.is_there else None
-        await self.metrics.keep(network)
-        network.leaving = before
+        await self.ensure_namespace(network, process)
+        before = network.running if network.is_running else None
+        await self.metrics.save_counters(network)
+        network.replacing = before
         try:
-            async with self.counters.carried_over(before, kept.folder / CONTROL, network.counted_for):
-                network.running = await start(kept.folder, self.program, network.inside, before)
+            async with self.counters.follow_replaced(before, kept.folder / CONTROL, network.error_listeners):
+                network.running = await start(kept.folder, self.program, network.command_prefix, before)
         finally:
-            network.leaving = None
-        network.pace.came(_now())
-        network.is_silent = False
-        self._serves(network)
-        there = await asyncio.to_thread(all_running, kept.folder)
+            network.replacing = None
+        network.replacement_backoff.record_serving(_now())
+        network.is_unresponsive = False
+        self._record_serving(network)
+        there = await asyncio.to_thread(find_processes, kept.folder)
         replaced = [each for each in there if each != network.running]
-        since = network.changed_since
-        network.changed_since = {each: since.get(each, frozenset()) | network.changing for each in replaced}
-        network.changing = frozenset()
+        since = network.changed_since_replaced
+        network.changed_since_replaced = {
+            each: since.get(each, frozenset()) | network.changed_listeners for each in replaced
+        }
+        network.changed_listeners = frozenset()
         retire(replaced, await self._expendable(network, replaced))
         await kept.save(settled=True)
 
-    async def _expendable(self, network: Network, replaced: Sequence[Running]) -> Sequence[Running]:
+    async def _expendable(self, network: ProxyNetwork, replaced: Sequence[RunningProcess]) -> Sequence[RunningProcess]:
         """Return the replaced processes above the limit that only have connections of load balancers changed since."""
         if len(replaced) <= MAX_REPLACED:
             return ()
         still_open = await self.counters.open_listeners(replaced)
-        since = network.changed_since
+        since = network.changed_since_replaced
         return [each for each in replaced if each in still_open and still_open[each] <= since[each]]
 
-    async def place(self, network: Network, process: AnyProcess) -> None:
+    async def ensure_namespace(self, network: ProxyNetwork, process: AnyProcess) -> None:
         """Create the namespace of the process, or update it in place. Raises DriverError."""
-        if network.placed is not None and place_of(network.placed) == place_of(process):
+        if network.namespace_process is not None and namespace_of(network.namespace_process) == namespace_of(process):
             return
-        network.placed = None
-        network.inside = await self.places.make(process) if isinstance(process, Process) else ()
-        network.placed = process
+        network.namespace_process = None
+        network.command_prefix = await self.namespaces.make(process) if isinstance(process, Process) else ()
+        network.namespace_process = process
 
-    def _serves(self, network: Network) -> None:
+    def _record_serving(self, network: ProxyNetwork) -> None:
         """Record that the running process has loaded the stored rows."""
-        network.ports = ports_of(network.served(network.kept.loaded))
-        network.counted_for = counted_for(network.kept.loaded)
+        network.ports = ports_of(network.servable_frontends(network.state.loaded))
+        network.error_listeners = error_listeners_of(network.state.loaded)
         self._watch(network)
-        self.say(network)
-        if network.restarts.ends < MANY:
+        self.report(network)
+        if network.restarts.ends < CRASH_LOOP_ENDS:
             self._fail(network, "")
 
-    async def hold(self, network: Network) -> None:
+    async def roll_back(self, network: ProxyNetwork) -> None:
         """Return to the state before a failed change. The stored `settled` is set only after the serving process is
         known."""
-        kept, settled = network.kept, network.kept.settled
+        kept, settled = network.state, network.state.is_applied
         with contextlib.suppress(OSError):
             await kept.save(settled=False)
-        await self._check_old(network)
-        kept.settled = settled
+        await self._forget_unresponsive(network)
+        kept.is_applied = settled
         with contextlib.suppress(OSError):
             await kept.save(settled=settled and network.running is not None)
-        kept.settled = settled
-        if network.running is None or not network.kept.settled:
-            self.mend(network, FIRST_PAUSE)
+        kept.is_applied = settled
+        if network.running is None or not network.state.is_applied:
+            self.schedule_retry(network, MIN_RESTART_DELAY)
 
-    async def _check_old(self, network: Network) -> None:
+    async def _forget_unresponsive(self, network: ProxyNetwork) -> None:
         """Forget a process that no longer responds because it was already signalled to end."""
         running = network.running
-        if running is not None and await running_pid(network.kept.folder / CONTROL) != running.pid:
+        if running is not None and await running_pid(network.state.folder / CONTROL) != running.pid:
             network.running = None
-            self.say(network)
+            self.report(network)
 
-    async def end(self, network: Network, network_id: str) -> None:
+    async def end(self, network: ProxyNetwork, network_id: str) -> None:
         """End the process of a network without a frontend; without a proxy port also remove namespace and folder."""
         await self.stop(network)
         self.metrics.forget(network)
         self._fail(network, "")
-        if network.kept.process is not None:
-            self.rights.make(network.kept.folder, (network.kept.folder / CONTROL).parent)
-            await network.kept.save(settled=True)
-            self.secrets.forget(network.kept)
-            for each in (network.kept.folder, network.kept.folder / DRAFT):
-                forget_files(each)
+        if network.state.process is not None:
+            self.rights.make(network.state.folder, (network.state.folder / CONTROL).parent)
+            await network.state.save(settled=True)
+            self.secrets.prune(network.state)
+            for each in (network.state.folder, network.state.folder / DRAFT):
+                remove_stale_files(each)
             return
-        await self.places.remove(network_id)
-        network.kept.remove()
+        await self.namespaces.remove(network_id)
+        network.state.remove()
 
-    async def stop(self, network: Network) -> None:
-        for task in (network.watch, network.mending):
+    async def stop(self, network: ProxyNetwork) -> None:
+        for task in (network.watch, network.restart):
             if task is not None and task is not asyncio.current_task():
                 task.cancel()
-        network.watch = network.mending = None
+        network.watch = network.restart = None
         if network.running is not None:
-            await self.counters.look(network.running, network.kept.folder / CONTROL, network.counted_for)
-        for each in await asyncio.to_thread(all_running, network.kept.folder):
+            await self.counters.read(network.running, network.state.folder / CONTROL, network.error_listeners)
+        for each in await asyncio.to_thread(find_processes, network.state.folder):
             await stop(each)
         if network.running is not None:
             network.running = None
-            self.say(network)
+            self.report(network)
 
-    async def remove_left(self, folder: Path) -> None:
+    async def remove_unreadable(self, folder: Path) -> None:
         """End the processes of a folder with unreadable state, and remove the folder."""
-        for each in await asyncio.to_thread(all_running, folder):
+        for each in await asyncio.to_thread(find_processes, folder):
             await stop(each)
-        Kept(folder).remove()
+        StoredState(folder).remove()
 
-    async def close(self, networks: Iterable[Network]) -> None:
+    async def close(self, networks: Iterable[ProxyNetwork]) -> None:
         """Stop all tasks. The HAProxy processes continue."""
-        tasks = [task for each in networks for task in (each.watch, each.mending, each.turn.task) if task is not None]
+        tasks = [task for each in networks for task in (each.watch, each.restart, each.queue.task) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     # Background tasks
 
-    def mend(self, network: Network, wait: float) -> None:
-        """Retry `go_on` after `wait` seconds until it succeeds. A pending retry is kept."""
-        mending = network.mending
+    def schedule_retry(self, network: ProxyNetwork, wait: float) -> None:
+        """Retry `resume_change` after `wait` seconds until it succeeds. A pending retry is kept."""
+        mending = network.restart
         if mending is None or mending.done() or mending is asyncio.current_task():
-            network.mending = asyncio.ensure_future(self._mend(network, wait))
+            network.restart = asyncio.ensure_future(self._retry(network, wait))
 
-    async def _mend(self, network: Network, wait: float) -> None:
+    async def _retry(self, network: ProxyNetwork, wait: float) -> None:
         while True:
             await asyncio.sleep(wait)
             try:
-                await self.go_on(network)
+                await self.resume_change(network)
             except DriverError as error:
                 self._fail(network, str(error))
-                wait = network.restarts.after_failure(_now())
+                wait = network.restarts.record_failure(_now())
             else:
                 return
 
-    def _watch(self, network: Network) -> None:
+    def _watch(self, network: ProxyNetwork) -> None:
         """Watch the running process, and cancel a pending start."""
-        for task in (network.watch, network.mending):
+        for task in (network.watch, network.restart):
             if task is not None and task is not asyncio.current_task():
                 task.cancel()
-        network.watch = asyncio.ensure_future(self._keep(network)) if network.running is not None else None
+        network.watch = (
+            asyncio.ensure_future(self._restart_when_ended(network)) if network.running is not None else None
+        )
 
-    async def _keep(self, network: Network) -> None:
+    async def _restart_when_ended(self, network: ProxyNetwork) -> None:
         """Wait until the running process ends, and restart it unless it was stopped or replaced on purpose."""
-        running, control, loop = network.running, network.kept.folder / CONTROL, asyncio.get_running_loop()
+        running, control, loop = network.running, network.state.folder / CONTROL, asyncio.get_running_loop()
         if running is None:
             return
         looking = asyncio.ensure_future(
-            look_after(
+            watch_liveness(
                 running,
                 control,
                 network.busy.locked,
-                self.program.has_filled,
-                partial(self._hear, network, running),
+                self.program.is_out_of_memory,
+                partial(self._report_liveness, network, running),
             )
         )
-        steady = loop.call_later(STEADY, self._fail, network, "")
+        steady = loop.call_later(STABLE_SECONDS, self._fail, network, "")
         try:
-            await ended(running)
+            await wait_ended(running)
         finally:
             looking.cancel()
             steady.cancel()
-        if network.leaving is not running:
-            self.say(network)  # even while a change is in progress
+        if network.replacing is not running:
+            self.report(network)  # even while a change is in progress
         async with network.busy:  # a replaced process ends before its successor is recorded
             if network.running is not running:
                 return
             network.running = None
-        wait = network.restarts.after_end(_now())
-        LOG.warning("the proxy of %s has ended; starting it again", network.kept.folder.name)
-        if network.restarts.ends >= MANY:
+        wait = network.restarts.record_end(_now())
+        LOG.warning("the proxy of %s has ended; starting it again", network.state.folder.name)
+        if network.restarts.ends >= CRASH_LOOP_ENDS:
             self._fail(network, f"HAProxy has ended {network.restarts.ends} times, each soon after the last")
-        if network.mending is not None:
-            network.mending.cancel()
-        network.mending = asyncio.ensure_future(self._mend(network, wait))
+        if network.restart is not None:
+            network.restart.cancel()
+        network.restart = asyncio.ensure_future(self._retry(network, wait))
 
-    def _hear(self, network: Network, running: Running, answers: bool) -> None:
-        if network.running is running and network.is_silent is answers:
+    def _report_liveness(self, network: ProxyNetwork, running: RunningProcess, answers: bool) -> None:
+        if network.running is running and network.is_unresponsive is answers:
             words = "answers again" if answers else "does not answer; its node is led to others"
-            LOG.warning("the proxy of %s %s", network.kept.folder.name, words)
-            network.is_silent = not answers
-            self.say(network)
+            LOG.warning("the proxy of %s %s", network.state.folder.name, words)
+            network.is_unresponsive = not answers
+            self.report(network)
 
-    def say(self, network: Network) -> None:
-        process = network.kept.process or network.placed
-        serves = network.is_there and not network.is_silent
+    def report(self, network: ProxyNetwork) -> None:
+        process = network.state.process or network.namespace_process
+        serves = network.is_running and not network.is_unresponsive
         if process is not None:
-            self.serving(process.port, network.ports if serves else None)
+            self.report_ports(process.port, network.ports if serves else None)
 
-    def _fail(self, network: Network, why: str) -> None:
+    def _fail(self, network: ProxyNetwork, why: str) -> None:
         if why == network.failure:
             return
         network.failure = why
         if why:
-            LOG.warning("the proxy of %s: %s; trying again", network.kept.folder.name, why)
+            LOG.warning("the proxy of %s: %s; trying again", network.state.folder.name, why)
         else:
-            LOG.warning("the proxy of %s is there again", network.kept.folder.name)
-        self.failing(network.balancers)
+            LOG.warning("the proxy of %s is there again", network.state.folder.name)
+        self.on_failure_changed(network.balancers)
 
-    def note_memory(self, network: Network, refused: int | None) -> None:
+    def note_memory(self, network: ProxyNetwork, refused: int | None) -> None:
         """Records whether the proxy is out of memory. `refused` is the number of failed allocations since the running
         process started; None if its control socket does not answer."""
         running = network.running
         if running is None:
             return
         if refused is None:
-            is_short = self.program.has_filled(running)
+            is_short = self.program.is_out_of_memory(running)
         else:
             # failures before this agent's first read of the counter do not count
-            is_short = refused > network.refused_memory.get(str(running), refused)
-            network.refused_memory = {str(running): refused}
-        if is_short == bool(network.shortage):
+            is_short = refused > network.failed_allocations.get(str(running), refused)
+            network.failed_allocations = {str(running): refused}
+        if is_short == bool(network.memory_error):
             return
         if is_short:
             limit = self.program.memory
             self.memory_limit_reached += 1
-            network.shortage = (
+            network.memory_error = (
                 f"HAProxy has all of its memory, {limit} MB (agent.haproxy_memory_limit): connections are refused"
             )
-            LOG.warning("the proxy of %s: %s", network.kept.folder.name, network.shortage)
+            LOG.warning("the proxy of %s: %s", network.state.folder.name, network.memory_error)
         else:
-            network.shortage = ""
-            LOG.warning("the proxy of %s has enough memory again", network.kept.folder.name)
-        self.failing(network.balancers)
+            network.memory_error = ""
+            LOG.warning("the proxy of %s has enough memory again", network.state.folder.name)
+        self.on_failure_changed(network.balancers)
 
-    def files(self, network: Network, process: AnyProcess) -> Mapping[str, str]:
+    def files(self, network: ProxyNetwork, process: AnyProcess) -> Mapping[str, str]:
         """Render the files of the process, as far as they have changed. Raises Unwritable."""
-        texts, network.parts = self._render(network, process, network.kept.loaded)
+        texts, network.parts = self._render(network, process, network.state.loaded)
         return texts
 
-    def _files_of(self, network: Network, process: AnyProcess, rows: Iterable[HAProxyRow]) -> Mapping[str, str]:
+    def _files_of(self, network: ProxyNetwork, process: AnyProcess, rows: Iterable[HAProxyRow]) -> Mapping[str, str]:
         """Render the files for some rows. Raises Unwritable."""
         return self._render(network, process, rows)[0]
 
     def _render(
-        self, network: Network, process: AnyProcess, rows: Iterable[HAProxyRow]
+        self, network: ProxyNetwork, process: AnyProcess, rows: Iterable[HAProxyRow]
     ) -> tuple[Mapping[str, str], Parts]:
-        kept = network.kept
+        kept = network.state
         sockets = Sockets(
             control=str(kept.folder / CONTROL),
             peers=str(kept.folder / PEERS),
             exporter=str(kept.folder / EXPORTER),
             metrics=str(self.folder / SOCKET),
         )
-        held = Held(missing=network.missing, slots=kept.slots, outlives=self.program.outlives)
+        held = ProcessState(missing=network.missing, slots=kept.slots, hard_stop_after=self.program.hard_stop_after)
         return render(process, rows, sockets, held, network.parts)
 
 

@@ -14,7 +14,7 @@ Check: TypeAlias = Callable[[Sequence[Owner]], Awaitable[None]]
 """Raises NotStarted if the sections of these owners, without any others, are not loaded."""
 
 
-async def find_unsound(owners: Sequence[Owner], check: Check) -> dict[Owner, str]:
+async def find_invalid_owners(owners: Sequence[Owner], check: Check) -> dict[Owner, str]:
     """Map each owner with sections that do not load to HAProxy's error. Empty if every part loads: then the fault
     belongs to no owner, for example a missing program or a timeout. Raises OSError."""
     if not owners:
@@ -25,5 +25,5 @@ async def find_unsound(owners: Sequence[Owner], check: Check) -> dict[Owner, str
         if len(owners) == 1:
             return {owners[0]: str(error)}
         half = len(owners) // 2
-        return {**await find_unsound(owners[:half], check), **await find_unsound(owners[half:], check)}
+        return {**await find_invalid_owners(owners[:half], check), **await find_invalid_owners(owners[half:], check)}
     return {}

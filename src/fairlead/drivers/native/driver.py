@@ -16,15 +16,22 @@ from typing import ParamSpec, TypeVar
 
 from fairlead.dataplane.rows import Diff, Rows
 from fairlead.drivers.interface import DriverError, Unavailable
-from fairlead.drivers.native.netlink import ReadOnly, steadily
+from fairlead.drivers.native.netlink import ReadOnly, retry_interrupted
 from fairlead.drivers.native.nftables.encoding import connection_key
 from fairlead.drivers.native.nftables.ruleset import FAMILIES
-from fairlead.drivers.native.observed import Found, find_missing, follow_addresses, leads_to, mend, read
-from fairlead.drivers.native.prerequisites import Ground
-from fairlead.drivers.native.watching import Watch
-from fairlead.drivers.native.writing import Writing
+from fairlead.drivers.native.observed import (
+    KernelState,
+    find_missing,
+    forwards_to,
+    read,
+    restore,
+    update_source_address,
+)
+from fairlead.drivers.native.prerequisites import Prerequisites
+from fairlead.drivers.native.watching import ChangeMonitor
+from fairlead.drivers.native.writing import RowWriter
 from fairlead.model.documents.owner import Owner
-from fairlead.model.queries.conntrack_flush import Cut
+from fairlead.model.queries.conntrack_flush import TrackedConnection
 
 LOG = logging.getLogger(__name__)
 TABLE = "fairlead"
@@ -32,11 +39,11 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
-class Kept(Enum):
+class CheckResult(Enum):
     """State of the rows after a check."""
 
-    WHOLE = auto()
-    MENDED = auto()
+    UNCHANGED = auto()
+    RESTORED = auto()
     """Parts removed by another program were restored."""
     LOST = auto()
     """Every owner has to be read again."""
@@ -47,18 +54,18 @@ class Native:
 
     def __init__(self, table: str = TABLE) -> None:
         self._table = table
-        self._ground: Ground | None = None
-        self._watch: Watch | None = None
-        self._found: Found | None = None
-        self._doubted: Found | None = None
+        self._prerequisites: Prerequisites | None = None
+        self._monitor: ChangeMonitor | None = None
+        self._state: KernelState | None = None
+        self._stale_state: KernelState | None = None
         """State before a failure, until the actual one has been read."""
         self._busy = asyncio.Lock()
-        self._lost: Callable[[], None] = lambda: None
-        self._is_lost = False
+        self._on_table_lost: Callable[[], None] = lambda: None
+        self._is_table_lost = False
 
-    def follow(self, lost: Callable[[], None]) -> None:
+    def subscribe(self, lost: Callable[[], None]) -> None:
         """Register a callback for a removed table: it has been re-created, and every owner has to be read again."""
-        self._lost = lost
+        self._on_table_lost = lost
 
     async def open(self) -> None:
         """Start, taking over the state of a previous agent. Raises DriverError."""
@@ -67,8 +74,8 @@ class Native:
     async def close(self) -> None:
         """Close; all rows stay in the kernel and keep working."""
         async with self._busy:
-            ground, watch = self._ground, self._watch
-            self._ground = self._watch = self._found = self._doubted = None
+            ground, watch = self._prerequisites, self._monitor
+            self._prerequisites = self._monitor = self._state = self._stale_state = None
             for each in (ground, watch):
                 if each is not None:
                     each.close()
@@ -85,23 +92,23 @@ class Native:
         """Remove everything from the host, and restore its original settings. Raises DriverError."""
         await self._in_thread(self._remove)
 
-    async def look_after(self) -> Kept:
+    async def check_and_restore(self) -> CheckResult:
         """Check for changes by other programs and restore the rows. Cheap without such changes. Raises DriverError."""
-        return await self._in_thread(self._look_after)
+        return await self._in_thread(self._check_and_restore)
 
     async def read_all(self) -> Mapping[Owner, Rows]:
-        found = await self._in_thread(self._read_anew)
+        found = await self._in_thread(self._reread)
         return {owner: dict(rows) for owner, rows in found.owners.items()}
 
-    async def look(self) -> Mapping[Owner, Rows]:
+    async def read_only(self) -> Mapping[Owner, Rows]:
         """Return the complete rows in the kernel, without writing. Raises DriverError."""
-        return await self._in_thread(self._look)
+        return await self._in_thread(self._read_only)
 
     async def read(self, owner: Owner) -> Rows:
         return (await self.read_some([owner]))[owner]
 
     async def read_some(self, owners: Collection[Owner]) -> Mapping[Owner, Rows]:
-        found = await self._in_thread(self._known)
+        found = await self._in_thread(self._current_state)
         return {owner: dict(found.owners.get(owner, {})) for owner in owners}
 
     async def apply(self, owner: Owner, diff: Diff) -> None:
@@ -111,13 +118,13 @@ class Native:
         if any(diffs.values()):
             await self._in_thread(self._apply, diffs)
 
-    async def flush(self, cuts: Collection[Cut]) -> tuple[int, frozenset[Cut]]:
+    async def flush_connections(self, cuts: Collection[TrackedConnection]) -> tuple[int, frozenset[TrackedConnection]]:
         """Delete the tracked connections with these ends.
 
         Returns their number, and the ends that a row still leads to; those are not deleted, because the next packet
         would continue to the same member. Raises DriverError.
         """
-        return await self._in_thread(self._flush, cuts)
+        return await self._in_thread(self._flush_connections, cuts)
 
     async def _in_thread(self, work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """Run in a thread, one call at a time. A cancelled call completes in the thread before the next one starts."""
@@ -129,97 +136,101 @@ class Native:
                 await asyncio.wait([running])
                 raise
             except OSError as error:
-                self._doubt()
+                self._mark_stale()
                 raise _translated(error) from error
             except Unavailable:  # perhaps in the middle of a change
-                self._doubt()
+                self._mark_stale()
                 raise
             finally:
-                is_lost, self._is_lost = self._is_lost, False
+                is_lost, self._is_table_lost = self._is_table_lost, False
                 if is_lost:
-                    asyncio.get_running_loop().call_soon(self._lost)
+                    asyncio.get_running_loop().call_soon(self._on_table_lost)
 
-    def _doubt(self) -> None:
-        self._doubted, self._found = self._found or self._doubted, None
+    def _mark_stale(self) -> None:
+        self._stale_state, self._state = self._state or self._stale_state, None
 
-    def _known(self) -> Found:
+    def _current_state(self) -> KernelState:
         """Return the known rows, re-read if the table was re-created."""
-        found = self._found
-        if found is None or self._ground is None:
-            return self._read_anew()
-        if found.handle == self._ground.handle():
+        found = self._state
+        if found is None or self._prerequisites is None:
+            return self._reread()
+        if found.handle == self._prerequisites.handle():
             return found
-        self._is_lost = True
+        self._is_table_lost = True
         LOG.warning("somebody has removed our table %s of nftables: it is made anew", self._table)
-        return self._read_anew()
+        return self._reread()
 
-    def _look_after(self) -> Kept:
-        if self._found is None and self._doubted is not None:
-            return Kept.WHOLE if self._doubted.owners == self._read_anew().owners else Kept.LOST
-        ground, watch, found = self._ground, self._watch, self._found
+    def _check_and_restore(self) -> CheckResult:
+        if self._state is None and self._stale_state is not None:
+            return CheckResult.UNCHANGED if self._stale_state.owners == self._reread().owners else CheckResult.LOST
+        ground, watch, found = self._prerequisites, self._monitor, self._state
         if ground is None or watch is None or found is None:
-            return Kept.WHOLE
+            return CheckResult.UNCHANGED
         if ground.handle() != found.handle:
-            return Kept.LOST
-        if not watch.is_due():
-            return Kept.WHOLE
-        begun, kept = time.monotonic(), Kept.WHOLE
-        missing = steadily(partial(find_missing, found, ground))
+            return CheckResult.LOST
+        if not watch.needs_check():
+            return CheckResult.UNCHANGED
+        begun, kept = time.monotonic(), CheckResult.UNCHANGED
+        missing = retry_interrupted(partial(find_missing, found, ground))
         if missing:
-            kept = Kept.MENDED if steadily(partial(mend, missing, found, ground)) else Kept.LOST
-        steadily(partial(follow_addresses, found, ground))
-        watch.looked(time.monotonic() - begun)
+            kept = (
+                CheckResult.RESTORED
+                if retry_interrupted(partial(restore, missing, found, ground))
+                else CheckResult.LOST
+            )
+        retry_interrupted(partial(update_source_address, found, ground))
+        watch.record_check(time.monotonic() - begun)
         return kept
 
-    def _install(self) -> Ground:
-        ground = self._ground = self._ground or Ground(self._table)
-        self._watch = self._watch or Watch(ground.routing.port)
-        steadily(ground.install)
+    def _install(self) -> Prerequisites:
+        ground = self._prerequisites = self._prerequisites or Prerequisites(self._table)
+        self._monitor = self._monitor or ChangeMonitor(ground.routing.port)
+        retry_interrupted(ground.install)
         return ground
 
-    def _read_anew(self) -> Found:
-        self._found = steadily(partial(read, self._install()))
-        self._doubted = None
-        return self._found
+    def _reread(self) -> KernelState:
+        self._state = retry_interrupted(partial(read, self._install()))
+        self._stale_state = None
+        return self._state
 
-    def _look(self) -> Mapping[Owner, Rows]:
-        ground = Ground(self._table, ReadOnly)
+    def _read_only(self) -> Mapping[Owner, Rows]:
+        ground = Prerequisites(self._table, ReadOnly)
         try:
-            if not steadily(ground.can_be_read):
+            if not retry_interrupted(ground.can_be_read):
                 return {}
-            return {owner: dict(rows) for owner, rows in steadily(partial(read, ground)).owners.items()}
+            return {owner: dict(rows) for owner, rows in retry_interrupted(partial(read, ground)).owners.items()}
         finally:
             ground.close()
 
     def _apply(self, diffs: Mapping[Owner, Diff]) -> None:
-        before = self._found
-        found = self._known()
-        if self._ground is None or (before is not None and found is not before):
+        before = self._state
+        found = self._current_state()
+        if self._prerequisites is None or (before is not None and found is not before):
             raise DriverError(
                 "somebody had removed our table of nftables: what was to be changed is not there any more"
             )
-        Writing(found, diffs).write(self._ground)
+        RowWriter(found, diffs).write(self._prerequisites)
 
-    def _flush(self, cuts: Collection[Cut]) -> tuple[int, frozenset[Cut]]:
-        found, number = self._known(), 0
-        leading = frozenset(each for each in cuts if leads_to(found, each))
+    def _flush_connections(self, cuts: Collection[TrackedConnection]) -> tuple[int, frozenset[TrackedConnection]]:
+        found, number = self._current_state(), 0
+        leading = frozenset(each for each in cuts if forwards_to(found, each))
         for version in FAMILIES:
             ending = dict[bytes, set[tuple[bytes, int]]]()
             for each in cuts:
                 if each.address.version == version and each not in leading:
                     key = connection_key(each.address, each.transport, each.port)
                     ending.setdefault(key, set()).add((each.member.packed, each.member_port))
-            if ending and self._ground is not None:
-                number += self._ground.forget_translated(version, ending)
+            if ending and self._prerequisites is not None:
+                number += self._prerequisites.flush_translated(version, ending)
         return number, leading
 
     def _open_tunnels(self) -> None:
-        if self._ground is not None:
-            steadily(self._ground.open_tunnels)
+        if self._prerequisites is not None:
+            retry_interrupted(self._prerequisites.open_tunnels)
 
     def _remove(self) -> None:
-        ground, watch = self._ground or Ground(self._table), self._watch
-        self._ground = self._watch = self._found = self._doubted = None
+        ground, watch = self._prerequisites or Prerequisites(self._table), self._monitor
+        self._prerequisites = self._monitor = self._state = self._stale_state = None
         try:
             ground.remove()
         finally:

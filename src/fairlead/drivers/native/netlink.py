@@ -25,14 +25,14 @@ _NESTED = 0x8000
 _TYPE = 0x3FFF
 _HEADER = struct.Struct("=IHHII")
 _ATTRIBUTE = struct.Struct("=HH")
-LARGEST = 60_000
+MAX_ATTRIBUTE_BYTES = 60_000
 """Maximum bytes of a nested attribute, because the kernel has a 16-bit length."""
-_TOGETHER = 100
+_BATCH_SIZE = 100
 """Messages sent in one batch; their answers easily fit into the socket buffer."""
 ATTEMPTS = 20
 """Attempts to read a consistent dump."""
 _T = TypeVar("_T")
-_ROOM = 1 << 17
+_READ_BYTES = 1 << 17
 """Read buffer for an answer; the kernel fills 32 kB of a dump."""
 
 
@@ -102,7 +102,7 @@ def _each_message(data: bytes) -> Iterator[tuple[int, bytes]]:
         place += length + 3 & ~3
 
 
-def steadily(work: Callable[[], _T]) -> _T:
+def retry_interrupted(work: Callable[[], _T]) -> _T:
     """Retry work that was interrupted by concurrent changes. Raises Unavailable, and the errors of `work`."""
     for _ in range(ATTEMPTS):
         try:
@@ -113,7 +113,7 @@ def steadily(work: Callable[[], _T]) -> _T:
 
 
 @contextmanager
-def absent() -> Iterator[None]:
+def ignore_absent() -> Iterator[None]:
     """Ignore ENOENT."""
     try:
         yield
@@ -143,20 +143,20 @@ class Netlink:
     def close(self) -> None:
         self._socket.close()
 
-    def ask(self, message: Message) -> None:
+    def request(self, message: Message) -> None:
         """Send a request and wait for its acknowledgement."""
         self._send([message._replace(flags=message.flags | REQUEST | ACK)])
         for _ in self._answers(self._number):
             pass
 
-    def ask_all(self, messages: Sequence[Message]) -> list[int]:
+    def request_all(self, messages: Sequence[Message]) -> list[int]:
         """Send independent requests, and return the error number of each, 0 for success."""
         found: list[int] = []
-        for first in range(0, len(messages), _TOGETHER):
-            some = messages[first : first + _TOGETHER]
+        for first in range(0, len(messages), _BATCH_SIZE):
+            some = messages[first : first + _BATCH_SIZE]
             self._send([each._replace(flags=each.flags | REQUEST | ACK) for each in some])
             while len(found) < first + len(some):
-                data = self._socket.recv(_ROOM)
+                data = self._socket.recv(_READ_BYTES)
                 found += (-struct.unpack_from("=i", body)[0] for kind, body in _each_message(data) if kind == _ERROR)
         return found
 
@@ -172,7 +172,7 @@ class Netlink:
 
     def read(self, message: Message) -> list[tuple[int, bytes]]:
         """Return a consistent dump, retrying after concurrent changes. Raises Unavailable."""
-        return steadily(lambda: list(self.dump(message)))
+        return retry_interrupted(lambda: list(self.dump(message)))
 
     def transact(self, messages: Sequence[Message]) -> None:
         """Send messages as one nftables transaction."""
@@ -205,7 +205,7 @@ class Netlink:
         """Yield answers until this message is acknowledged. An earlier error aborts the transaction and is raised."""
         interrupted = False
         while True:
-            data = self._socket.recv(_ROOM)
+            data = self._socket.recv(_READ_BYTES)
             place = 0
             while place + 16 <= len(data):
                 length, kind, flags, number, _ = _HEADER.unpack_from(data, place)
@@ -226,7 +226,7 @@ class Netlink:
     def _forget_answers(self) -> None:
         """Discard the remaining answers; each message of a failed transaction has one."""
         try:
-            while self._socket.recv(_ROOM, socket.MSG_DONTWAIT):
+            while self._socket.recv(_READ_BYTES, socket.MSG_DONTWAIT):
                 pass
         except BlockingIOError:
             pass
@@ -235,10 +235,10 @@ class Netlink:
 class ReadOnly(Netlink):
     """Socket that sends read requests and ignores changes."""
 
-    def ask(self, message: Message) -> None:
+    def request(self, message: Message) -> None:
         """Do nothing."""
 
-    def ask_all(self, messages: Sequence[Message]) -> list[int]:
+    def request_all(self, messages: Sequence[Message]) -> list[int]:
         return [0] * len(messages)
 
     def transact(self, messages: Sequence[Message]) -> None:

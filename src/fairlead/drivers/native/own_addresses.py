@@ -7,8 +7,8 @@ from contextlib import closing
 from ipaddress import ip_address
 from pathlib import Path
 
-from fairlead.drivers.native.netlink import ROUTE, Message, Netlink, attributes, steadily
-from fairlead.drivers.native.routing import OURS
+from fairlead.drivers.native.netlink import ROUTE, Message, Netlink, attributes, retry_interrupted
+from fairlead.drivers.native.routing import MANAGED_PROTOCOL
 from fairlead.model.documents.addresses import IPAddress
 
 _GETADDR, _GETANYCAST = 22, 62
@@ -21,7 +21,7 @@ protocol identifies VIPs, possibly ten thousand."""
 def read_addresses() -> frozenset[IPAddress]:
     """Return all addresses from one consistent dump. Blocks the thread. Raises Unavailable and OSError."""
     with closing(Netlink(ROUTE)) as netlink:
-        return steadily(lambda: frozenset(_dumped(netlink)))
+        return retry_interrupted(lambda: frozenset(_dumped(netlink)))
 
 
 def _dumped(netlink: Netlink) -> Iterator[IPAddress]:
@@ -35,5 +35,5 @@ def _dumped(netlink: Netlink) -> Iterator[IPAddress]:
     for kind, family in asked:
         for _, body in netlink.dump(Message(kind, _ADDRESS.pack(family, 0, 0, 0, 0))):
             found = attributes(body[_ADDRESS.size :])
-            if found.get(_PROTOCOL) != bytes([OURS]):
+            if found.get(_PROTOCOL) != bytes([MANAGED_PROTOCOL]):
                 yield ip_address(found.get(_LOCAL) or found.get(_PEERS) or found[_ANYCAST])

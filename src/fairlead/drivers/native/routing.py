@@ -34,10 +34,17 @@ from fairlead.drivers.native.netlink import (
     u16,
     u32,
 )
-from fairlead.drivers.native.nftables.ruleset import BACK, KINDS, MARK_BITS, SECOND, THERE, TUNNELS
+from fairlead.drivers.native.nftables.ruleset import (
+    BACK_MARK,
+    FORWARDED_MASK,
+    MARK_BITS,
+    OWNER_MARK,
+    SECOND_MARK,
+    TUNNELS,
+)
 from fairlead.model.documents.addresses import IPAddress
 
-OURS = 250
+MANAGED_PROTOCOL = 250
 """Protocol number of managed routes and addresses (rtnetlink(7), rtm_protocol), which no other program uses."""
 PORTS = TUNNEL_PORTS
 MTU = 1464
@@ -64,13 +71,13 @@ _TO_TABLE, _GOTO, _NOP = 1, 2, 3
 _ROUTE = struct.Struct("=BBBBBBBBI")
 _ADDRESS = struct.Struct("=BBBBI")
 _LINK = struct.Struct("=BxHiII")
-FIRST, OWN, MARKED_ONLY, HOSTS, LAST = 1, 2, 3, 4, 5
+FIRST_PREFERENCE, OWN_PREFERENCE, MARKED_ONLY_PREFERENCE, HOSTS_PREFERENCE, LAST_PREFERENCE = 1, 2, 3, 4, 5
 """Preferences of managed rules. Tunnel packets, and packets without a managed mark, continue at the last one. The
 host's own packets to a VIP that it holds get an address of the host as source, not the VIP."""
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class RoutingRule:
     family: int
     preference: int
     action: int = _TO_TABLE
@@ -80,20 +87,20 @@ class Rule:
     protocol: int = _KERNEL
 
     @property
-    def is_ours(self) -> bool:
+    def is_managed(self) -> bool:
         """Whether the rule is managed, by preference and action; in older releases by protocol number."""
-        if self.preference == LAST:
+        if self.preference == LAST_PREFERENCE:
             is_such = self.action == _NOP or self.table == _LOCAL
-        elif self.preference in (FIRST, MARKED_ONLY):
+        elif self.preference in (FIRST_PREFERENCE, MARKED_ONLY_PREFERENCE):
             is_such = self.action == _GOTO
         else:
-            is_such = self.preference in (OWN, HOSTS) and self.table & 0xFFFF0000 == _TABLES
-        return self.protocol == OURS or (self.protocol == _KERNEL and is_such)
+            is_such = self.preference in (OWN_PREFERENCE, HOSTS_PREFERENCE) and self.table & 0xFFFF0000 == _TABLES
+        return self.protocol == MANAGED_PROTOCOL or (self.protocol == _KERNEL and is_such)
 
     @property
-    def renewed(self) -> "Rule":
+    def renewed(self) -> "RoutingRule":
         """The rule as this release creates it."""
-        mask = 0 if self.mark is None else MARK_BITS if self.mark else KINDS
+        mask = 0 if self.mark is None else MARK_BITS if self.mark else FORWARDED_MASK
         return replace(self, protocol=_KERNEL, mask=mask)
 
     @property
@@ -107,10 +114,10 @@ class Rule:
         if self.action == _TO_TABLE:
             values.append(u32(15, self.table))
         if self.action == _GOTO:
-            values.append(u32(4, LAST))
-        if self.preference in (FIRST, OWN):
+            values.append(u32(4, LAST_PREFERENCE))
+        if self.preference in (FIRST_PREFERENCE, OWN_PREFERENCE):
             values.append(text(3, "lo"))
-        if self.preference == FIRST:
+        if self.preference == FIRST_PREFERENCE:
             values += [u8(22, _UDP), attribute(24, struct.pack("=HH", min(PORTS), max(PORTS)))]
         if self.mark is not None:
             values += [u32(10, self.mark), u32(16, self.mask)]
@@ -126,7 +133,7 @@ class Device:
     """Whether it is a tunnel with the managed port."""
 
     @property
-    def is_half_made(self) -> bool:
+    def is_incomplete(self) -> bool:
         """Whether its creation was interrupted."""
         return self.is_tunnel and not self.alias and not self.is_up
 
@@ -158,9 +165,9 @@ class Routing:
             last = self._last(family, had)
             self._add_rule(last)
             for each in had:
-                if each.preference == LAST and each.is_ours and each != last:
+                if each.preference == LAST_PREFERENCE and each.is_managed and each != last:
                     self._delete_rule(each)
-            for each in sorted(self._leading(family) - had, key=lambda each: each.preference):
+            for each in sorted(self._expected_rules(family) - had, key=lambda each: each.preference):
                 self._add_rule(each)
             for each in local:
                 self._delete_rule(each)
@@ -169,47 +176,54 @@ class Routing:
         """Replace rules of an older release. Of two rules with one preference the first matching one applies."""
         had = set(self.rules(family))
         for each in had:
-            if each.is_ours and each.renewed != each:
+            if each.is_managed and each.renewed != each:
                 if each.renewed not in had:
-                    self._netlink.ask(Message(_NEWRULE, each.renewed.body, CREATE))
+                    self._netlink.request(Message(_NEWRULE, each.renewed.body, CREATE))
                 self._delete_rule(each)
 
-    def stands(self) -> bool:
+    def has_all_rules(self) -> bool:
         """Whether all rules are in place, with local addresses not first. Raises Unavailable and OSError."""
         return all(self._has_rules(family, set(self.rules(family))) for family in self.families)
 
-    def _has_rules(self, family: int, had: Set[Rule]) -> bool:
+    def _has_rules(self, family: int, had: Set[RoutingRule]) -> bool:
         is_first = any(each.preference == 0 and each.table == _LOCAL for each in had)
-        return not is_first and had >= {self._last(family, had), *self._leading(family)}
+        return not is_first and had >= {self._last(family, had), *self._expected_rules(family)}
 
-    def _last(self, family: int, had: Set[Rule]) -> Rule:
+    def _last(self, family: int, had: Set[RoutingRule]) -> RoutingRule:
         """Return the last rule: that of local addresses, unless it exists at another than the kernel's default
         preference.
 
         Without any rule for local addresses no packet reaches the host: a program that deleted all rules has deleted
         the managed ones too.
         """
-        elsewhere = [each for each in had if each.table == _LOCAL and each.preference not in (0, LAST)]
+        elsewhere = [each for each in had if each.table == _LOCAL and each.preference not in (0, LAST_PREFERENCE)]
         is_first = any(each.table == _LOCAL and each.preference == 0 for each in had)
-        return Rule(family, LAST, _NOP) if elsewhere and not is_first else Rule(family, LAST, table=_LOCAL)
+        return (
+            RoutingRule(family, LAST_PREFERENCE, _NOP)
+            if elsewhere and not is_first
+            else RoutingRule(family, LAST_PREFERENCE, table=_LOCAL)
+        )
 
-    def _leading(self, family: int) -> Set[Rule]:
-        goto = Rule(family, FIRST, _GOTO), Rule(family, MARKED_ONLY, _GOTO, mark=0, mask=KINDS)
-        return {*goto, Rule(family, OWN, table=_TABLES, mark=0, mask=KINDS)}
+    def _expected_rules(self, family: int) -> Set[RoutingRule]:
+        goto = (
+            RoutingRule(family, FIRST_PREFERENCE, _GOTO),
+            RoutingRule(family, MARKED_ONLY_PREFERENCE, _GOTO, mark=0, mask=FORWARDED_MASK),
+        )
+        return {*goto, RoutingRule(family, OWN_PREFERENCE, table=_TABLES, mark=0, mask=FORWARDED_MASK)}
 
     def remove_rules(self) -> None:
         for family in self.families:
-            ours = sorted((each for each in self.rules(family) if each.is_ours), key=lambda each: each.preference)
-            if any(each.preference == LAST and each.table == _LOCAL for each in ours):
-                self._add_rule(Rule(family, 0, table=_LOCAL, protocol=_KERNEL))
+            ours = sorted((each for each in self.rules(family) if each.is_managed), key=lambda each: each.preference)
+            if any(each.preference == LAST_PREFERENCE and each.table == _LOCAL for each in ours):
+                self._add_rule(RoutingRule(family, 0, table=_LOCAL, protocol=_KERNEL))
             for each in ours:
                 self._delete_rule(each)
 
-    def rules(self, family: int) -> Iterator[Rule]:
+    def rules(self, family: int) -> Iterator[RoutingRule]:
         for _, body in self._netlink.read(Message(_GETRULE, _ROUTE.pack(family, *[0] * 8))):
             _, _, _, _, small, _, _, action, _ = _ROUTE.unpack_from(body)
             found = attributes(body[12:])
-            yield Rule(
+            yield RoutingRule(
                 family,
                 _number(found.get(6, b"")),
                 action,
@@ -219,35 +233,35 @@ class Routing:
                 protocol=_number(found.get(21, b"")),
             )
 
-    def _add_rule(self, rule: Rule) -> None:
-        with _unless(errno.EEXIST):
-            self._netlink.ask(Message(_NEWRULE, rule.body, CREATE | EXCLUSIVE))
+    def _add_rule(self, rule: RoutingRule) -> None:
+        with _ignore_errors(errno.EEXIST):
+            self._netlink.request(Message(_NEWRULE, rule.body, CREATE | EXCLUSIVE))
 
-    def _delete_rule(self, rule: Rule) -> None:
-        with _unless(errno.ENOENT):
-            self._netlink.ask(Message(_DELRULE, rule.body))
+    def _delete_rule(self, rule: RoutingRule) -> None:
+        with _ignore_errors(errno.ENOENT):
+            self._netlink.request(Message(_DELRULE, rule.body))
 
     # Routes to other hosts
 
-    def add_way(self, host: int, address: IPAddress) -> None:
+    def add_tunnel(self, host: int, address: IPAddress) -> None:
         for family in self.families:
             for device, mark in _marks(host):
-                self._netlink.ask(Message(_NEWROUTE, self._route(family, device, mark, address), CREATE | REPLACE))
-                self._add_rule(_leading_to(family, mark))
+                self._netlink.request(Message(_NEWROUTE, self._route(family, device, mark, address), CREATE | REPLACE))
+                self._add_rule(_tunnel_rule(family, mark))
 
-    def remove_way(self, host: int) -> None:
+    def remove_tunnel(self, host: int) -> None:
         for family in self.families:
             for _, mark in _marks(host):
-                self._delete_rule(_leading_to(family, mark))
+                self._delete_rule(_tunnel_rule(family, mark))
                 self._delete_route(family, _TABLES + mark)
 
-    def ways(self) -> dict[int, IPAddress | None]:
+    def tunnels(self) -> dict[int, IPAddress | None]:
         """Return host -> its address, for hosts with a rule or route; None if they are incomplete."""
-        whole = {(family, mark) for family in self.families for mark in (THERE, SECOND, BACK)}
+        whole = {(family, mark) for family in self.families for mark in (OWNER_MARK, SECOND_MARK, BACK_MARK)}
         ruled: dict[int, set[tuple[int, int]]] = {}
         for family in self.families:
             for each in self.rules(family):
-                if each.is_ours and each.preference == HOSTS and each.mark is not None:
+                if each.is_managed and each.preference == HOSTS_PREFERENCE and each.mark is not None:
                     ruled.setdefault(each.mark & 0xFFF, set()).add((family, each.mark & 0xF000))
         led: dict[int, dict[tuple[int, int], IPAddress]] = {}
         for family, mark, address in self._routes():
@@ -264,7 +278,9 @@ class Routing:
         flags = [] if to.version == 4 else [u16(6, 1)]  # with UDP checksum: the other side drops packets without one
         return b"".join(
             [
-                _ROUTE.pack(family, 0, 0, 0, 0, OURS, _LINK_SCOPE if family == socket.AF_INET else 0, _UNICAST, 0),
+                _ROUTE.pack(
+                    family, 0, 0, 0, 0, MANAGED_PROTOCOL, _LINK_SCOPE if family == socket.AF_INET else 0, _UNICAST, 0
+                ),
                 u32(15, _TABLES + mark),
                 u32(4, socket.if_nametoindex(device)),
                 nested(8, u32(2, mtu)),
@@ -276,9 +292,9 @@ class Routing:
     def _routes(self) -> Iterator[tuple[int, int, IPAddress]]:
         """Yield (family, mark, destination)."""
         for family in self.families:
-            asked = _ROUTE.pack(family, 0, 0, 0, 0, OURS, 0, 0, 0)
+            asked = _ROUTE.pack(family, 0, 0, 0, 0, MANAGED_PROTOCOL, 0, 0, 0)
             for _, body in self._netlink.read(Message(_GETROUTE, asked)):
-                if body[5] != OURS or body[7] == _LOCAL_ROUTE:
+                if body[5] != MANAGED_PROTOCOL or body[7] == _LOCAL_ROUTE:
                     continue
                 found = attributes(body[12:])
                 if 22 in found:
@@ -286,9 +302,9 @@ class Routing:
                     yield family, _number(found[15]) - _TABLES, to
 
     def _delete_route(self, family: int, table: int) -> None:
-        body = _ROUTE.pack(family, 0, 0, 0, 0, OURS, _NOWHERE if family == socket.AF_INET else 0, 0, 0)
-        with _unless(errno.ESRCH):
-            self._netlink.ask(Message(_DELROUTE, body + u32(15, table)))
+        body = _ROUTE.pack(family, 0, 0, 0, 0, MANAGED_PROTOCOL, _NOWHERE if family == socket.AF_INET else 0, 0, 0)
+        with _ignore_errors(errno.ESRCH):
+            self._netlink.request(Message(_DELROUTE, body + u32(15, table)))
 
     def remove_routes(self) -> None:
         for family, mark, _ in list(self._routes()):
@@ -296,36 +312,38 @@ class Routing:
 
     # Addresses that this host holds
 
-    def held(self) -> Iterator[IPAddress]:
+    def added_vips(self) -> Iterator[IPAddress]:
         for family in self.families:
             for _, body in self._netlink.read(Message(_GETADDR, _ADDRESS.pack(family, 0, 0, 0, _LOOPBACK))):
                 _, bits, _, _, index = _ADDRESS.unpack_from(body)
                 found = attributes(body[8:])
-                if index == _LOOPBACK and _number(found.get(11, b"")) == OURS and bits in (32, 128):
+                if index == _LOOPBACK and _number(found.get(11, b"")) == MANAGED_PROTOCOL and bits in (32, 128):
                     yield ip_address(found.get(2) or found[1])
 
-    def hold(self, addresses: Sequence[IPAddress], vips: Container[IPAddress]) -> list[IPAddress]:
+    def add_vips(self, addresses: Sequence[IPAddress], vips: Container[IPAddress]) -> list[IPAddress]:
         """Add addresses, and return those that the host itself already has. `vips` are all VIPs, held or not."""
         wanted = [Message(_NEWADDR, _address(each, _LOOPBACK), CREATE | EXCLUSIVE) for each in addresses]
-        there = self._ask_all(wanted, addresses, errno.EEXIST)
-        refused = there - set(self.held()) if there else set()
-        self.lead_own([each for each in addresses if each not in refused], vips)
+        there = self._request_all(wanted, addresses, errno.EEXIST)
+        refused = there - set(self.added_vips()) if there else set()
+        self.route_own([each for each in addresses if each not in refused], vips)
         return [each for each in addresses if each in refused]
 
-    def lead_own(self, held: Sequence[IPAddress], vips: Container[IPAddress]) -> None:
+    def route_own(self, held: Sequence[IPAddress], vips: Container[IPAddress]) -> None:
         """Route the host's own packets to VIPs that it holds, with a source address of its own, if it has one."""
         sources = {version: self._source(version, vips) for version in {each.version for each in held}}
         wanted = [(each, source) for each in held if (source := sources[each.version]) is not None]
-        bodies = [self._own(vip, _HOST_SCOPE) + u32(4, _LOOPBACK) + attribute(7, its.packed) for vip, its in wanted]
-        self._ask_all([Message(_NEWROUTE, body, CREATE | REPLACE) for body in bodies], [vip for vip, _ in wanted])
+        bodies = [
+            self._own_route(vip, _HOST_SCOPE) + u32(4, _LOOPBACK) + attribute(7, its.packed) for vip, its in wanted
+        ]
+        self._request_all([Message(_NEWROUTE, body, CREATE | REPLACE) for body in bodies], [vip for vip, _ in wanted])
 
-    def lead_own_anew(self, held: Sequence[IPAddress], vips: Container[IPAddress]) -> None:
+    def update_own_routes(self, held: Sequence[IPAddress], vips: Container[IPAddress]) -> None:
         """Update the routes that differ."""
-        self.lead_own(self.not_led(held, vips), vips)
+        self.route_own(self.missing_own_routes(held, vips), vips)
 
-    def not_led(self, held: Sequence[IPAddress], vips: Container[IPAddress]) -> list[IPAddress]:
+    def missing_own_routes(self, held: Sequence[IPAddress], vips: Container[IPAddress]) -> list[IPAddress]:
         """Return the addresses with a missing or outdated route. Raises Unavailable and OSError."""
-        known = dict(self._led_own())
+        known = dict(self._own_routes())
         sources = {version: self._source(version, vips) for version in {each.version for each in held}}
         return [each for each in held if known.get(each) != sources[each.version]]
 
@@ -334,7 +352,7 @@ class Routing:
         family = socket.AF_INET if version == 4 else socket.AF_INET6
         anywhere = _ANYWHERE[family]
         asked = _ROUTE.pack(family, anywhere.max_prefixlen, 0, 0, 0, 0, 0, 0, 0) + attribute(1, anywhere.packed)
-        with _unless(errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EACCES):
+        with _ignore_errors(errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EACCES):
             source = attributes(self._netlink.find(Message(_GETROUTE, asked))[12:]).get(7)
             if source is not None and (found := ip_address(source)) not in vips:
                 return found
@@ -347,36 +365,36 @@ class Routing:
         for _, body in self._netlink.read(Message(_GETADDR, _ADDRESS.pack(family, 0, 0, 0, 0))):
             _, _, flags, scope, index = _ADDRESS.unpack_from(body)
             its = attributes(body[8:])
-            if scope == 0 and not flags & _NOT_YET and _number(its.get(11, b"")) != OURS:
+            if scope == 0 and not flags & _NOT_YET and _number(its.get(11, b"")) != MANAGED_PROTOCOL:
                 found.append((index != _LOOPBACK, index, ip_address(its.get(2) or its[1])))
         return (address for *_, address in sorted(found, key=lambda each: each[:2]))
 
-    def _led_own(self) -> Iterator[tuple[IPAddress, IPAddress]]:
+    def _own_routes(self) -> Iterator[tuple[IPAddress, IPAddress]]:
         """Yield each VIP and the source address for it."""
         for family in self.families:
-            asked = _ROUTE.pack(family, 0, 0, 0, 0, OURS, 0, _LOCAL_ROUTE, 0) + u32(15, _TABLES)
-            with _unless(errno.ENOENT):
+            asked = _ROUTE.pack(family, 0, 0, 0, 0, MANAGED_PROTOCOL, 0, _LOCAL_ROUTE, 0) + u32(15, _TABLES)
+            with _ignore_errors(errno.ENOENT):
                 for _, body in self._netlink.read(Message(_GETROUTE, asked)):
                     found = attributes(body[12:])
-                    if body[5] == OURS and body[7] == _LOCAL_ROUTE and 1 in found and 7 in found:
+                    if body[5] == MANAGED_PROTOCOL and body[7] == _LOCAL_ROUTE and 1 in found and 7 in found:
                         yield ip_address(found[1]), ip_address(found[7])
 
-    def _own(self, vip: IPAddress, scope: int) -> bytes:
+    def _own_route(self, vip: IPAddress, scope: int) -> bytes:
         family, bits = _family(vip)
-        head = _ROUTE.pack(family, bits, 0, 0, 0, OURS, scope if vip.version == 4 else 0, _LOCAL_ROUTE, 0)
+        head = _ROUTE.pack(family, bits, 0, 0, 0, MANAGED_PROTOCOL, scope if vip.version == 4 else 0, _LOCAL_ROUTE, 0)
         return head + u32(15, _TABLES) + attribute(1, vip.packed)
 
-    def leave(self, addresses: Sequence[IPAddress]) -> None:
-        routes = [Message(_DELROUTE, self._own(each, _NOWHERE)) for each in addresses]
-        self._ask_all(routes, addresses, errno.ESRCH)
-        self._ask_all(
+    def remove_vips(self, addresses: Sequence[IPAddress]) -> None:
+        routes = [Message(_DELROUTE, self._own_route(each, _NOWHERE)) for each in addresses]
+        self._request_all(routes, addresses, errno.ESRCH)
+        self._request_all(
             [Message(_DELADDR, _address(each, _LOOPBACK)) for each in addresses], addresses, errno.EADDRNOTAVAIL
         )
 
-    def _ask_all(self, messages: Sequence[Message], addresses: Iterable[IPAddress], *is_so: int) -> set[IPAddress]:
+    def _request_all(self, messages: Sequence[Message], addresses: Iterable[IPAddress], *is_so: int) -> set[IPAddress]:
         """Send one message per address. Returns the addresses with one of these errors: they are done already."""
         found = set()
-        for address, number in zip(addresses, self._netlink.ask_all(messages), strict=True):
+        for address, number in zip(addresses, self._netlink.request_all(messages), strict=True):
             if number in is_so:
                 found.add(address)
             elif number:
@@ -385,26 +403,30 @@ class Routing:
 
     # Addresses that the host receives without having them
 
-    def taken(self) -> Iterator[IPAddress]:
+    def received_vips(self) -> Iterator[IPAddress]:
         for family in self.families:
-            asked = _ROUTE.pack(family, 0, 0, 0, 0, OURS, 0, 0, 0)
+            asked = _ROUTE.pack(family, 0, 0, 0, 0, MANAGED_PROTOCOL, 0, 0, 0)
             for _, body in self._netlink.read(Message(_GETROUTE, asked)):
                 found = attributes(body[12:])
-                if (body[4], body[5], body[7]) == (_LOCAL, OURS, _LOCAL_ROUTE) and 1 in found:
+                if (body[4], body[5], body[7]) == (_LOCAL, MANAGED_PROTOCOL, _LOCAL_ROUTE) and 1 in found:
                     yield ip_address(found[1])
 
-    def take(self, addresses: Sequence[IPAddress]) -> None:
-        bodies = [self._taken(each, _HOST_SCOPE) + u32(4, _LOOPBACK) for each in addresses]
-        self._ask_all([Message(_NEWROUTE, body, CREATE | REPLACE) for body in bodies], addresses)
+    def receive(self, addresses: Sequence[IPAddress]) -> None:
+        bodies = [self._receive_route(each, _HOST_SCOPE) + u32(4, _LOOPBACK) for each in addresses]
+        self._request_all([Message(_NEWROUTE, body, CREATE | REPLACE) for body in bodies], addresses)
 
-    def release(self, addresses: Sequence[IPAddress]) -> None:
-        self._ask_all([Message(_DELROUTE, self._taken(each, _NOWHERE)) for each in addresses], addresses, errno.ESRCH)
+    def stop_receiving(self, addresses: Sequence[IPAddress]) -> None:
+        self._request_all(
+            [Message(_DELROUTE, self._receive_route(each, _NOWHERE)) for each in addresses], addresses, errno.ESRCH
+        )
 
-    def _taken(self, vip: IPAddress, scope: int) -> bytes:
+    def _receive_route(self, vip: IPAddress, scope: int) -> bytes:
         """Local route in the table for source checks, beside the kernel's own route of an address on `lo`."""
         family, bits = _family(vip)
-        head = _ROUTE.pack(family, bits, 0, 0, _LOCAL, OURS, scope if vip.version == 4 else 0, _LOCAL_ROUTE, 0)
-        return head + u32(6, OURS) + attribute(1, vip.packed)
+        head = _ROUTE.pack(
+            family, bits, 0, 0, _LOCAL, MANAGED_PROTOCOL, scope if vip.version == 4 else 0, _LOCAL_ROUTE, 0
+        )
+        return head + u32(6, MANAGED_PROTOCOL) + attribute(1, vip.packed)
 
     # Devices
 
@@ -426,16 +448,16 @@ class Routing:
         data = nested(2, _tunnel(name), u8(7, 0), u8(25, 1), attribute(27, b""))
         body = _LINK.pack(0, 0, 0, 0, 0) + text(_IFNAME, name) + u32(_MTU, MTU)
         body += nested(_LINKINFO, text(1, "vxlan"), data)
-        self._netlink.ask(Message(_NEWLINK, body, CREATE | EXCLUSIVE))
+        self._netlink.request(Message(_NEWLINK, body, CREATE | EXCLUSIVE))
         index = socket.if_nametoindex(name)
         write_sysctl(f"net/ipv4/conf/{name}/rp_filter", "0")
         write_sysctl(f"net/ipv6/conf/{name}/addr_gen_mode", "1")
         self.finish_device(index, alias)
 
     def finish_device(self, index: int, alias: str) -> None:
-        self._netlink.ask(Message(_NEWADDR, _address(_DUMMY, index, _HOST_SCOPE), CREATE | REPLACE))
+        self._netlink.request(Message(_NEWADDR, _address(_DUMMY, index, _HOST_SCOPE), CREATE | REPLACE))
         alias_and_up = _LINK.pack(0, 0, index, _UP, _UP) + attribute(_ALIAS, alias.encode())
-        self._netlink.ask(Message(_NEWLINK, alias_and_up))
+        self._netlink.request(Message(_NEWLINK, alias_and_up))
 
     def is_finished(self, device: Device) -> bool:
         """Whether the device is up with its address. Raises Unavailable and OSError."""
@@ -444,8 +466,8 @@ class Routing:
         return device.is_up and has
 
     def remove_device(self, name: str) -> None:
-        with _unless(errno.ENODEV):
-            self._netlink.ask(Message(_DELLINK, _LINK.pack(0, 0, 0, 0, 0) + text(_IFNAME, name)))
+        with _ignore_errors(errno.ENODEV):
+            self._netlink.request(Message(_DELLINK, _LINK.pack(0, 0, 0, 0, 0) + text(_IFNAME, name)))
 
 
 def read_sysctl(name: str) -> str:
@@ -454,7 +476,7 @@ def read_sysctl(name: str) -> str:
 
 def write_sysctl(name: str, value: str) -> None:
     """Write a sysctl; ignored if it does not exist, because a host may have no IPv6."""
-    with _unless(errno.ENOENT):
+    with _ignore_errors(errno.ENOENT):
         Path("/proc/sys", name).write_text(value)
 
 
@@ -464,17 +486,17 @@ def _tunnel(name: str) -> bytes:
 
 
 def _marks(host: int) -> Iterable[tuple[str, int]]:
-    return zip(TUNNELS, (THERE + host, SECOND + host, BACK + host), strict=True)
+    return zip(TUNNELS, (OWNER_MARK + host, SECOND_MARK + host, BACK_MARK + host), strict=True)
 
 
-def _leading_to(family: int, mark: int) -> Rule:
-    return Rule(family, HOSTS, table=_TABLES + mark, mark=mark, mask=MARK_BITS)
+def _tunnel_rule(family: int, mark: int) -> RoutingRule:
+    return RoutingRule(family, HOSTS_PREFERENCE, table=_TABLES + mark, mark=mark, mask=MARK_BITS)
 
 
 def _address(address: IPAddress, index: int, scope: int = 0) -> bytes:
     family, bits = _family(address)
     head = _ADDRESS.pack(family, bits, 0, scope, index)
-    return head + attribute(2, address.packed) + attribute(1, address.packed) + u8(11, OURS)
+    return head + attribute(2, address.packed) + attribute(1, address.packed) + u8(11, MANAGED_PROTOCOL)
 
 
 def _family(address: IPAddress) -> tuple[int, int]:
@@ -487,7 +509,7 @@ def _number(value: bytes) -> int:
 
 
 @contextmanager
-def _unless(*numbers: int) -> Iterator[None]:
+def _ignore_errors(*numbers: int) -> Iterator[None]:
     """Ignore errors that mean the desired state already holds."""
     try:
         yield

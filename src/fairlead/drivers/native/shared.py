@@ -26,18 +26,18 @@ class Plan(Generic[T]):
     numbers: Mapping[T, int] = field(default_factory=dict)
     """Numbers of the wanted values."""
 
-    def of(self, user: Key) -> int:
+    def number_of(self, user: Key) -> int:
         """Return the number of a service's value afterwards; 0 if it has none."""
         content = self.wanted[user]
         return 0 if content is None else self.numbers[content]
 
 
-class Shared(Generic[T]):
+class SharedValues(Generic[T]):
     def __init__(self) -> None:
         self._numbers: dict[T, int] = {}
         self._contents: dict[int, T] = {}
         self._users: defaultdict[int, set[Key]] = defaultdict(set)
-        self._of: dict[Key, int] = {}
+        self._number_by_key: dict[Key, int] = {}
         self._gaps = set[int]()
         """Free numbers below the highest used one."""
 
@@ -45,11 +45,11 @@ class Shared(Generic[T]):
     def numbers(self) -> Mapping[T, int]:
         return self._numbers
 
-    def of(self, user: Key) -> int:
+    def number_of(self, user: Key) -> int:
         """Return the number of a service's value; 0 if it has none."""
-        return self._of.get(user, 0)
+        return self._number_by_key.get(user, 0)
 
-    def found(self, content: T, number: int, user: Key) -> None:
+    def add_existing(self, content: T, number: int, user: Key) -> None:
         """Record a value that exists in the kernel."""
         if number not in self._contents:
             top = len(self._contents) + len(self._gaps)
@@ -62,7 +62,7 @@ class Shared(Generic[T]):
         joining: dict[T, list[Key]] = {}
         leaving = defaultdict[int, set[Key]](set)
         for key, content in wanted.items():
-            before = self._of.get(key)
+            before = self._number_by_key.get(key)
             if before is not None and self._contents[before] != content:
                 leaving[before].add(key)
             if content is not None:
@@ -74,7 +74,7 @@ class Shared(Generic[T]):
         for content, keys in joining.items():
             number = self._numbers.get(content)
             if number is None:
-                number = self._turned(keys, leaving, left)
+                number = self._replaceable_number(keys, leaving, left)
                 if number is None:
                     number = next(free)
                 left.discard(number)
@@ -83,10 +83,10 @@ class Shared(Generic[T]):
         changes.update({number: (self._contents[number], None) for number in left})
         return Plan(wanted=wanted, changes=changes, numbers=numbers)
 
-    def _turned(self, keys: Iterable[Key], leaving: Mapping[int, set[Key]], left: set[int]) -> int | None:
+    def _replaceable_number(self, keys: Iterable[Key], leaving: Mapping[int, set[Key]], left: set[int]) -> int | None:
         """Return a number that becomes free and has no users other than these."""
         these = set(keys)
-        olds = {self._of[key] for key in these if key in self._of}
+        olds = {self._number_by_key[key] for key in these if key in self._number_by_key}
         return min((each for each in olds if each in left and leaving[each] <= these), default=None)
 
     def _free(self) -> Iterator[int]:
@@ -102,7 +102,7 @@ class Shared(Generic[T]):
             if after is not None:
                 self._keep(after, number)
         for key, content in plan.wanted.items():
-            old = self._of.pop(key, None)
+            old = self._number_by_key.pop(key, None)
             if old is not None:
                 self._users[old].discard(key)
                 if not self._users[old]:
@@ -115,5 +115,5 @@ class Shared(Generic[T]):
         self._gaps.discard(number)
 
     def _use(self, key: Key, number: int) -> None:
-        self._of[key] = number
+        self._number_by_key[key] = number
         self._users[number].add(key)

@@ -11,7 +11,7 @@ import struct
 import time
 
 from fairlead.drivers.native.netlink import ROUTE
-from fairlead.drivers.native.routing import OURS
+from fairlead.drivers.native.routing import MANAGED_PROTOCOL
 
 _LINK, _ADDRESS4, _ROUTE4, _RULE4, _ADDRESS6, _ROUTE6, _RULE6 = 1, 5, 7, 8, 9, 11, 19
 _GROUPS = sum(1 << each - 1 for each in (_LINK, _ADDRESS4, _ROUTE4, _RULE4, _ADDRESS6, _ROUTE6, _RULE6))
@@ -33,34 +33,34 @@ _WORD, _HALF, _BYTE = 0x20, 0x28, 0x30
 _EQUAL, _RETURN = 0x15, 0x06
 _INSTRUCTION = struct.Struct("=HBBI")
 _ALL = 0xFFFFFFFF
-PAUSE = 10
+PAUSE_FACTOR = 10
 """Pause after a check as a multiple of its duration, so checks take at most a tenth of the time."""
 
 
-class Watch:
+class ChangeMonitor:
     def __init__(self, sender: int) -> None:
         """`sender` is the port id of the socket for own changes (netlink(7), nl_pid). Raises OSError."""
         kind = socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
         self._socket = socket.socket(socket.AF_NETLINK, kind, ROUTE)
         _let_pass(self._socket, _filter(sender))
         self._socket.bind((0, _GROUPS))
-        self._is_stirred = False
+        self._has_changed = False
         self._quiet_until = 0.0
 
     def close(self) -> None:
         self._socket.close()
 
-    def is_due(self) -> bool:
+    def needs_check(self) -> bool:
         """Whether something was changed since the last check, and the pause is over."""
-        self._is_stirred |= self._hear()
-        return self._is_stirred and time.monotonic() >= self._quiet_until
+        self._has_changed |= self._drain_socket()
+        return self._has_changed and time.monotonic() >= self._quiet_until
 
-    def looked(self, seconds: float) -> None:
+    def record_check(self, seconds: float) -> None:
         """Record a check of this duration. Changes during it trigger another check."""
-        self._is_stirred = False
-        self._quiet_until = time.monotonic() + PAUSE * seconds
+        self._has_changed = False
+        self._quiet_until = time.monotonic() + PAUSE_FACTOR * seconds
 
-    def _hear(self) -> bool:
+    def _drain_socket(self) -> bool:
         heard = False
         while True:
             try:
@@ -77,7 +77,7 @@ def _filter(sender: int) -> bytes:
     ours = [(_WORD, 0, 0, _SENDER_AT), (_EQUAL, len(_KINDS) + 4, 0, _swapped("=I", sender)), (_HALF, 0, 0, _KIND_AT)]
     taken = [(_EQUAL, len(_KINDS) + 3 - place, 0, _swapped("=H", kind)) for place, kind in enumerate(_KINDS)]
     route = [(_EQUAL, 0, 2, _swapped("=H", _DELETE_ROUTE)), (_BYTE, 0, 0, _ROUTE_PROTOCOL_AT)]
-    ends = [(_EQUAL, 1, 0, OURS), (_RETURN, 0, 0, 0), (_RETURN, 0, 0, _ALL)]
+    ends = [(_EQUAL, 1, 0, MANAGED_PROTOCOL), (_RETURN, 0, 0, 0), (_RETURN, 0, 0, _ALL)]
     return b"".join(_INSTRUCTION.pack(*each) for each in (*ours, *taken, *route, *ends))
 
 

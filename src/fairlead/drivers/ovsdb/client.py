@@ -26,14 +26,14 @@ from functools import partial
 from typing import Self, TypeAlias, assert_never
 
 from fairlead.drivers.ovsdb.errors import NotConnected, OvsdbError, RequestError
-from fairlead.drivers.ovsdb.link import Link, rests
+from fairlead.drivers.ovsdb.link import JsonRpcConnection, steps_of
 from fairlead.drivers.ovsdb.protocol import (
     NO_TXN,
     Notification,
     Reply,
     TableMonitor,
     encode_monitors,
-    find_refusal,
+    find_error,
     merge_row,
     read_result,
     read_results,
@@ -69,8 +69,8 @@ class Timing:
 
     probe: float = 60.0
     connect: float = 5.0
-    first_pause: float = 0.25
-    longest_pause: float = 2.0
+    min_reconnect_interval: float = 0.25
+    max_reconnect_interval: float = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,35 +90,35 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Contents:
+class FullContents:
     """Complete contents of the database: replace the replica with these."""
 
     tables: Mapping[str, Mapping[str, Mapping[str, Json]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Changes:
+class ContentChanges:
     """Changes since the last Contents or Changes, also across a reconnect."""
 
     tables: Mapping[str, Mapping[str, Mapping[str, Json]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Described:
+class SchemaReceived:
     """Schema of the database (RFC 7047 section 3.2), delivered before its contents."""
 
     schema: Json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Connected:
+class ConnectionSynced:
     """The replica is in sync, and `transact` works."""
 
     remote: Remote
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Disconnected:
+class ConnectionClosed:
     reason: str
 
 
@@ -134,7 +134,7 @@ class LockLost:
     name: str
 
 
-Event = Contents | Changes | Described | Connected | Disconnected | LockAcquired | LockLost
+Event = FullContents | ContentChanges | SchemaReceived | ConnectionSynced | ConnectionClosed | LockAcquired | LockLost
 OnEvent: TypeAlias = Callable[[Event], Steps[None] | None]
 
 
@@ -145,17 +145,17 @@ class Client:
         timing = settings.timing
         self._settings = settings
         self._on_event = on_event
-        self._rotation = Rotation(settings.remotes, timing.first_pause, timing.longest_pause)
+        self._rotation = Rotation(settings.remotes, timing.min_reconnect_interval, timing.max_reconnect_interval)
         self._task: asyncio.Task[None] | None = None
-        self._link: Link | None = None  # set only while in sync
+        self._link: JsonRpcConnection | None = None  # set only while in sync
         self._connected = asyncio.Event()
         self._since = math.inf  # start of the present sync
         self._last_txn = NO_TXN
         self._server_rows: dict[str, Mapping[str, Json]] = {}
         self._lock: str | None = None
         self._has_lock = False
-        self._why_not = "not started"
-        self._complaints: set[str] = set()
+        self._connect_error = "not started"
+        self._logged_reasons: set[str] = set()
 
     async def __aenter__(self) -> Self:
         self.start()
@@ -203,7 +203,7 @@ class Client:
         cancellation: the result is unknown.
         """
         if self._link is None:
-            raise NotConnected(self._why_not)
+            raise NotConnected(self._connect_error)
         async with asyncio.timeout(timeout):
             reply = await self._link.request("transact", [self._settings.database, *operations])
         return read_results(reply, len(operations))
@@ -224,7 +224,7 @@ class Client:
         its pending request is withdrawn first.
         """
         if self._link is None or self._lock is None:
-            raise NotConnected(self._why_not)
+            raise NotConnected(self._connect_error)
         async with asyncio.timeout(timeout):
             self._link.request("unlock", [self._lock])
             reply = await self._link.request("steal", [self._lock], self._begin_lock)
@@ -241,7 +241,7 @@ class Client:
             try:
                 await self._use(remote)
             except (OSError, OvsdbError) as error:
-                self._complain(f"{remote}: {str(error) or type(error).__name__}")
+                self._log_once(f"{remote}: {str(error) or type(error).__name__}")
             await asyncio.sleep(self._rotation.failed(loop.time() - self._since))
 
     async def _use(self, remote: Remote) -> None:
@@ -253,13 +253,13 @@ class Client:
             await self._follow(link, remote)
             await link.ended.wait()
         finally:
-            link.leave(_CLOSED)
+            link.disconnect(_CLOSED)
             await link.ended.wait()
 
-    async def _connect(self, remote: Remote) -> Link:
+    async def _connect(self, remote: Remote) -> JsonRpcConnection:
         loop = asyncio.get_running_loop()
         timing = self._settings.timing
-        make = partial(Link, timing.probe, self._receive, self._lost)
+        make = partial(JsonRpcConnection, timing.probe, self._receive, self._lost)
         async with asyncio.timeout(timing.connect):
             match remote:
                 case UnixRemote():
@@ -272,7 +272,7 @@ class Client:
                 case _:
                     assert_never(remote)
 
-    async def _check_server(self, link: Link) -> None:
+    async def _check_server(self, link: JsonRpcConnection) -> None:
         """Monitor the server's own state (ovsdb-server(5)). A server without `_Server` is accepted."""
         self._server_rows = {}
         columns = ["connected", "leader", "model", "name"]
@@ -280,24 +280,24 @@ class Client:
         request = {"Database": [{"columns": columns, "where": where}]}
         await link.request("monitor_cond", ["_Server", _SERVER, request], partial(self._begin_server, link))
 
-    def _begin_server(self, link: Link, reply: Reply) -> None:
+    def _begin_server(self, link: JsonRpcConnection, reply: Reply) -> None:
         if reply.error is None:
             self._see_server(link, reply.result)
 
-    def _see_server(self, link: Link, tables: Mapping[str, Mapping[str, Mapping[str, Json]]]) -> None:
+    def _see_server(self, link: JsonRpcConnection, tables: Mapping[str, Mapping[str, Mapping[str, Json]]]) -> None:
         for uuid, change in tables.get("Database", {}).items():
             row = merge_row(self._server_rows.pop(uuid, None), change)
             if row is not None:
                 self._server_rows[uuid] = row
-        refusal = find_refusal(next(iter(self._server_rows.values()), None))
+        refusal = find_error(next(iter(self._server_rows.values()), None))
         if refusal is not None:
-            link.leave(refusal)
+            link.disconnect(refusal)
 
     def _describe(self, reply: Reply) -> None:
         if reply.error is None:
-            self._on_event(Described(schema=reply.result))
+            self._on_event(SchemaReceived(schema=reply.result))
 
-    async def _follow(self, link: Link, remote: Remote) -> None:
+    async def _follow(self, link: JsonRpcConnection, remote: Remote) -> None:
         """Synchronise from the last seen transaction if the server supports it, otherwise from the beginning."""
         params = [self._settings.database, _DATA, encode_monitors(self._settings.tables)]
         since = [*params, self._last_txn]
@@ -308,53 +308,53 @@ class Client:
                 raise
             read_result(await link.request("monitor_cond", params, partial(self._begin_cond, link, remote)))
 
-    def _begin_since(self, link: Link, remote: Remote, reply: Reply) -> Steps[None]:
+    def _begin_since(self, link: JsonRpcConnection, remote: Remote, reply: Reply) -> Steps[None]:
         if reply.error is None:
             found, txn, tables = reply.result
-            yield from self._deliver(Changes(tables=tables) if found else Contents(tables=tables), txn)
+            yield from self._deliver(ContentChanges(tables=tables) if found else FullContents(tables=tables), txn)
             self._settle(link, remote)
 
-    def _begin_cond(self, link: Link, remote: Remote, reply: Reply) -> Steps[None]:
+    def _begin_cond(self, link: JsonRpcConnection, remote: Remote, reply: Reply) -> Steps[None]:
         if reply.error is None:
-            yield from self._deliver(Contents(tables=reply.result), NO_TXN)
+            yield from self._deliver(FullContents(tables=reply.result), NO_TXN)
             self._settle(link, remote)
 
-    def _settle(self, link: Link, remote: Remote) -> None:
+    def _settle(self, link: JsonRpcConnection, remote: Remote) -> None:
         _LOG.info("%s: connected to %s", self._settings.database, remote)
         self._link = link
         self._since = asyncio.get_running_loop().time()
-        self._complaints.clear()
+        self._logged_reasons.clear()
         self._connected.set()
-        self._on_event(Connected(remote=remote))
+        self._on_event(ConnectionSynced(remote=remote))
         if self._lock is not None:
             self._request_lock(link, self._lock)
 
-    def _lost(self, link: Link, reason: str) -> None:
+    def _lost(self, link: JsonRpcConnection, reason: str) -> None:
         if link is not self._link:
             return
         level = logging.INFO if reason == _CLOSED else logging.WARNING
         _LOG.log(level, "%s: disconnected: %s", self._settings.database, reason)
         self._link = None
-        self._why_not = reason
+        self._connect_error = reason
         self._connected.clear()
         self._lose_lock()
-        self._on_event(Disconnected(reason=reason))
+        self._on_event(ConnectionClosed(reason=reason))
 
-    def _complain(self, complaint: str) -> None:
+    def _log_once(self, complaint: str) -> None:
         """Log each reason once, not at every attempt."""
-        level = logging.DEBUG if complaint in self._complaints else logging.WARNING
-        self._complaints.add(complaint)
-        self._why_not = complaint
+        level = logging.DEBUG if complaint in self._logged_reasons else logging.WARNING
+        self._logged_reasons.add(complaint)
+        self._connect_error = complaint
         _LOG.log(level, "%s: cannot use %s", self._settings.database, complaint)
 
     # Messages of the server
 
-    def _receive(self, link: Link, notification: Notification) -> Steps[None] | None:
+    def _receive(self, link: JsonRpcConnection, notification: Notification) -> Steps[None] | None:
         match notification.method, notification.params:
             case "update3", [str(name), str(txn), tables] if name == _DATA:
-                return self._deliver(Changes(tables=tables), txn)
+                return self._deliver(ContentChanges(tables=tables), txn)
             case "update2", [str(name), tables] if name == _DATA:
-                return self._deliver(Changes(tables=tables), NO_TXN)
+                return self._deliver(ContentChanges(tables=tables), NO_TXN)
             case "update2", [str(name), tables] if name == _SERVER:
                 self._see_server(link, tables)
             case "locked", [str(name)] if name == self._lock:
@@ -362,18 +362,18 @@ class Client:
             case "stolen", [str(name)] if name == self._lock:
                 self._lose_lock()
             case "monitor_canceled", _:
-                link.leave("the server cancelled the monitor")
+                link.disconnect("the server cancelled the monitor")
             case _:
                 pass  # RFC 7047 allows others
         return None
 
-    def _deliver(self, event: Contents | Changes, txn: str) -> Steps[None]:
+    def _deliver(self, event: FullContents | ContentChanges, txn: str) -> Steps[None]:
         """Deliver an event. Until it is delivered completely, a reconnect has to start from the beginning."""
         self._last_txn = NO_TXN
-        yield from rests(self._on_event(event))
+        yield from steps_of(self._on_event(event))
         self._last_txn = txn
 
-    def _request_lock(self, link: Link, name: str) -> None:
+    def _request_lock(self, link: JsonRpcConnection, name: str) -> None:
         link.request("lock", [name], self._begin_lock)
 
     def _begin_lock(self, reply: Reply) -> None:
@@ -382,7 +382,7 @@ class Client:
             if read_result(reply)["locked"]:
                 self._win_lock()
         except RequestError as error:
-            self._complain(f"lock {self._lock}: {error}")
+            self._log_once(f"lock {self._lock}: {error}")
 
     def _win_lock(self) -> None:
         if self._lock is not None and not self._has_lock:

@@ -19,10 +19,10 @@ from fairlead.drivers.ovsdb.values import Json
 LARGE_MESSAGE = 1 << 18
 """Bytes above which a message is split. Decoding the 50 MB of ten thousand load balancers takes a third of a second, as
 does finding the rows in the 130 MB of a hundred thousand ports."""
-IN_MESSAGE, IN_ROWS = 1, 3
+MESSAGE_DEPTH, ROWS_DEPTH = 1, 3
 """Brace depth at the end of {table: ...}, and between two rows of {table: {uuid: row}} in a message (ovsdb-server(7),
 4.1.12 to 4.1.15)."""
-SCANNED = 2_000
+ROWS_PER_YIELD = 2_000
 """Rows scanned without yielding."""
 _Rows: TypeAlias = dict[str, dict[str, msgspec.Raw]]
 _TABLE = re.compile(rb'("(?:[^"\\]|\\.)*")\s*:\s*\{')
@@ -32,7 +32,7 @@ _GONE = b'{"delete"'
 _WHOLE = slice(None)
 
 
-class LateRows(Mapping[str, Json]):
+class LazyRows(Mapping[str, Json]):
     """Rows of a table by UUID, decoded on access. Raises ProtocolError."""
 
     def __init__(self, rows: Mapping[str, msgspec.Raw]) -> None:
@@ -47,12 +47,12 @@ class LateRows(Mapping[str, Json]):
     def __len__(self) -> int:
         return len(self._rows)
 
-    def is_gone(self, uuid: str) -> bool:
+    def is_deleted(self, uuid: str) -> bool:
         """Whether the change deletes the row, without decoding it."""
         return bytes(memoryview(self._rows[uuid])[: len(_GONE)]) == _GONE
 
 
-def in_parts(tables: Mapping[str, Mapping[str, Json]], rows: int) -> Iterator[Mapping[str, Mapping[str, Json]]]:
+def split_rows(tables: Mapping[str, Mapping[str, Json]], rows: int) -> Iterator[Mapping[str, Mapping[str, Json]]]:
     """Split <table-updates> into parts of `rows` rows. Deletes come first, because a re-created row has another UUID.
 
     An empty part is an opportunity to yield.
@@ -66,23 +66,23 @@ def in_parts(tables: Mapping[str, Mapping[str, Json]], rows: int) -> Iterator[Ma
         for table, changes in tables.items():
             for uuid in changes:
                 scanned += 1
-                if _is_gone(changes, uuid) is gone:
+                if _is_deleted(changes, uuid) is gone:
                     part.setdefault(table, {})[uuid] = changes[uuid]
                     count += 1
                 if count == rows:
                     yield part
                     part, count = {}, 0
-                elif scanned % SCANNED == 0:
+                elif scanned % ROWS_PER_YIELD == 0:
                     yield {}
         if part:
             yield part
 
 
-def _is_gone(changes: Mapping[str, Json], uuid: str) -> bool:
-    return changes.is_gone(uuid) if isinstance(changes, LateRows) else "delete" in changes[uuid]
+def _is_deleted(changes: Mapping[str, Json], uuid: str) -> bool:
+    return changes.is_deleted(uuid) if isinstance(changes, LazyRows) else "delete" in changes[uuid]
 
 
-class Pieces:
+class SplitMessage:
     """A message that is split between two rows: `add` each piece, then `end`."""
 
     def __init__(self) -> None:
@@ -97,30 +97,30 @@ class Pieces:
         self._table = b""
         """Table that the next piece starts in: its name as JSON."""
         self._close: int | None = None
-        self._is_odd = False
+        self._is_other_structure = False
         """Whether the message has another structure."""
 
     def add(self, text: bytes) -> None:
         """Add a piece, which ends after a row."""
         self.length += len(text)
-        self._is_odd = self._is_odd or self._close is not None
-        rest = text if self._texts or self._is_odd else self._begin(text)
-        if self._is_odd:
+        self._is_other_structure = self._is_other_structure or self._close is not None
+        rest = text if self._texts or self._is_other_structure else self._begin(text)
+        if self._is_other_structure:
             self._texts.append((b"", text, _WHOLE))
         else:
             self._take(text[: len(text) - len(rest)], rest, b"}}")
 
-    def note_close(self, position: int) -> None:
+    def record_close(self, position: int) -> None:
         """Record that {table: ...} ends at this position of the next piece, unless recorded before."""
         self._close = position if self._close is None else self._close
 
     def end(self, text: bytes) -> Json:
         """Add the last piece and return the message. Raises ProtocolError."""
-        if not self._is_odd and self._close is not None:
+        if not self._is_other_structure and self._close is not None:
             self._take(b"", text[: self._close], b"")
             text = text[self._close :]
-            if not self._is_odd:
-                tables = {table: LateRows(rows) for table, rows in self._tables.items()}
+            if not self._is_other_structure:
+                tables = {table: LazyRows(rows) for table, rows in self._tables.items()}
                 found = _put(_try_decode(self._head + b"{}" + text), tables)
                 if found is not None:
                     return found
@@ -130,7 +130,7 @@ class Pieces:
         """Return the part of the first piece that belongs to rows."""
         begin = text.find(b"{", text.find(b"{") + 1)
         found = _TABLE.match(text, begin + 1)
-        self._is_odd = found is None
+        self._is_other_structure = found is None
         if found is None:
             return b""
         self._head, self._table = text[:begin], found[1]
@@ -145,7 +145,7 @@ class Pieces:
         try:
             found = _TABLES.decode(text)
         except (msgspec.DecodeError, UnicodeDecodeError):
-            self._is_odd = True
+            self._is_other_structure = True
             return
         for table, each in found.items():
             self._tables.setdefault(table, {}).update(each)

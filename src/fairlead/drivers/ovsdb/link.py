@@ -18,9 +18,9 @@ from fairlead.drivers.ovsdb.protocol import (
     Reply,
     Request,
     encode_message,
-    without_collector,
+    gc_disabled,
 )
-from fairlead.drivers.ovsdb.remotes import Liveness, Verdict
+from fairlead.drivers.ovsdb.remotes import Liveness, LivenessVerdict
 from fairlead.drivers.ovsdb.values import Json
 from fairlead.runtime.steps import Steps
 
@@ -34,19 +34,19 @@ KEEPALIVE = {
 }
 """Seconds and milliseconds (tcp(7)). A kernel answers even if its process is busy, so a dead machine is detected within
 13 s, whether data was sent or not."""
-LONGEST = 0.005
+MAX_STEP_SECONDS = 0.005
 """Maximum seconds of a step of long work, plus the time to the next yield."""
 OnReply: TypeAlias = Callable[[Reply], Steps[None] | None]
 
 
-class Link(asyncio.Protocol):
+class JsonRpcConnection(asyncio.Protocol):
     """One connection: requests, echo, probe timeout."""
 
     def __init__(
         self,
         probe: float,
-        on_notification: Callable[["Link", Notification], Steps[None] | None],
-        on_end: Callable[["Link", str], None],
+        on_notification: Callable[["JsonRpcConnection", Notification], Steps[None] | None],
+        on_end: Callable[["JsonRpcConnection", str], None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._framer = Framer()
@@ -77,7 +77,7 @@ class Link(asyncio.Protocol):
         self._send(Request(id=identifier, method=method, params=params))
         return future
 
-    def leave(self, reason: str) -> None:
+    def disconnect(self, reason: str) -> None:
         """Close the connection now. Only the first reason is kept."""
         if self._reason is None:
             self._reason = reason
@@ -89,14 +89,14 @@ class Link(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         _keep_alive(transport.get_extra_info("socket"))
-        self._liveness.heard(self._loop.time())
+        self._liveness.record_activity(self._loop.time())
         self._schedule_tick()
 
     def data_received(self, data: bytes) -> None:
         self._received.append(data)
         if self._work is None:
             self._work = self._dispatch_all()
-            self._go_on()
+            self._continue()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._work = None
@@ -113,26 +113,26 @@ class Link(asyncio.Protocol):
 
     # Internals
 
-    def _go_on(self) -> None:
+    def _continue(self) -> None:
         """Process received messages for one step. Small messages are processed in the same turn of the loop."""
         transport, work = cast(asyncio.Transport, self._transport), self._work
         if work is None:
             return
-        self._liveness.heard(self._loop.time())
+        self._liveness.record_activity(self._loop.time())
         try:
-            with without_collector():
-                is_done = _is_done(work, perf_counter() + LONGEST)
+            with gc_disabled():
+                is_done = _is_done(work, perf_counter() + MAX_STEP_SECONDS)
         except ProtocolError as error:
             self._work = None
-            self.leave(str(error))
+            self.disconnect(str(error))
         except BaseException as error:
             self._work = None
-            self.leave(f"a receiver failed: {error!r}")
+            self.disconnect(f"a receiver failed: {error!r}")
             raise
         else:
             if not is_done:
                 transport.pause_reading()
-                self._loop.call_soon(self._go_on)
+                self._loop.call_soon(self._continue)
                 return
             self._work = None
             transport.resume_reading()
@@ -143,7 +143,7 @@ class Link(asyncio.Protocol):
             for message in self._framer.feed(self._received.popleft()):
                 if self._reason is not None:
                     return
-                yield from rests(self._dispatch(message))
+                yield from steps_of(self._dispatch(message))
                 del message
                 yield
 
@@ -164,7 +164,7 @@ class Link(asyncio.Protocol):
     def _resolve(self, reply: Reply) -> Steps[None]:
         future, on_reply = self._waiting.pop(reply.id, (None, None))
         if on_reply is not None:
-            yield from rests(on_reply(reply))
+            yield from steps_of(on_reply(reply))
             reply = replace(reply, result=None)
         if future is not None and not future.done():
             future.set_result(reply)
@@ -186,11 +186,11 @@ class Link(asyncio.Protocol):
 
     def _tick(self) -> None:
         match self._liveness.tick(self._loop.time()):
-            case Verdict.DEAD:
-                return self.leave("silent for too long")
-            case Verdict.PROBE:
+            case LivenessVerdict.DEAD:
+                return self.disconnect("silent for too long")
+            case LivenessVerdict.PROBE:
                 self._probe()
-            case Verdict.WAIT:
+            case LivenessVerdict.WAIT:
                 pass
         return self._schedule_tick()
 
@@ -205,7 +205,7 @@ def _keep_alive(connection: socket.socket) -> None:
             connection.setsockopt(level, name, value)
 
 
-def rests(work: Steps[None] | None) -> Steps[None]:
+def steps_of(work: Steps[None] | None) -> Steps[None]:
     """Return the steps of unfinished work; none if it is done."""
     return work if isinstance(work, Generator) else _nothing()
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import msgspec
 
 from fairlead.drivers.ovsdb.errors import ProtocolError, RequestError, TransactionError
-from fairlead.drivers.ovsdb.large import IN_MESSAGE, IN_ROWS, LARGE_MESSAGE, Pieces, decode
+from fairlead.drivers.ovsdb.large import LARGE_MESSAGE, MESSAGE_DEPTH, ROWS_DEPTH, SplitMessage, decode
 from fairlead.drivers.ovsdb.values import Json
 
 MAX_MESSAGE = 1 << 30
@@ -81,7 +81,7 @@ class Framer:
     def __init__(self, limit: int = MAX_MESSAGE) -> None:
         self._limit = limit
         self._buffer = bytearray()  # starts with the current message, or the rest that is not split off yet
-        self._pieces: Pieces | None = None  # pieces of a large message that are split off
+        self._pieces: SplitMessage | None = None  # pieces of a large message that are split off
         self._depth = 0  # brace depth at the end of the buffer
         self._in_string = False
         self._in_escape = False
@@ -95,11 +95,11 @@ class Framer:
                 self._check_length(end - begin)
                 yield self._take(end - begin)
                 begin = end
-            elif depth == IN_ROWS and end - begin > LARGE_MESSAGE:
+            elif depth == ROWS_DEPTH and end - begin > LARGE_MESSAGE:
                 self._take_piece(end - begin)
                 begin = end
-            elif depth == IN_MESSAGE and self._pieces is not None:
-                self._pieces.note_close(end - begin)
+            elif depth == MESSAGE_DEPTH and self._pieces is not None:
+                self._pieces.record_close(end - begin)
         self._check_length(len(self._buffer))
 
     def _find_ends(self, data: bytes) -> Iterator[tuple[int, int]]:
@@ -110,7 +110,7 @@ class Framer:
             position += len(part) + 1
             self._depth += part.count(b"{") - 1
             self._depth = max(0, self._depth)
-            if self._depth in (0, IN_MESSAGE, IN_ROWS):
+            if self._depth in (0, MESSAGE_DEPTH, ROWS_DEPTH):
                 yield position, self._depth
         self._depth += text.count(b"{", position)
 
@@ -136,7 +136,7 @@ class Framer:
             raise ProtocolError(f"message is longer than {self._limit} bytes")
 
     def _take_piece(self, length: int) -> None:
-        self._pieces = self._pieces or Pieces()
+        self._pieces = self._pieces or SplitMessage()
         self._pieces.add(self._cut(length))
 
     def _take(self, length: int) -> Message:
@@ -159,7 +159,7 @@ MANY_OBJECTS = 10_000
 
 
 @contextmanager
-def without_collector() -> Iterator[None]:
+def gc_disabled() -> Iterator[None]:
     """Disable the garbage collector: a JSON text creates a million containers and no cycle, and collecting costs eight
     times the decoding.
 
@@ -242,8 +242,8 @@ def merge_row(row: Mapping[str, Json] | None, change: Mapping[str, Json]) -> Map
             return None
 
 
-def find_refusal(row: Mapping[str, Json] | None) -> str | None:
-    """Return why a server must not be used, from its row of the `_Server` table `Database`; None if it may.
+def find_error(row: Mapping[str, Json] | None) -> str | None:
+    """Return why a server must not be used, from its row of the `_Server` table `NorthboundDatabase`; None if it may.
 
     A follower answers reads late, forwards writes, and has locks of its own (ovsdb-server(5)). A relay is never the
     leader. Columns with their default value are left out of an update.

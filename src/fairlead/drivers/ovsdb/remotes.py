@@ -84,7 +84,7 @@ class Rotation:
         return 0.0 if rest else min(self._cap, self._first * 2.0 ** min(rounds - 1, 32))
 
 
-class Verdict(Enum):
+class LivenessVerdict(Enum):
     WAIT = auto()
     PROBE = auto()
     DEAD = auto()
@@ -106,16 +106,16 @@ class Liveness:
         """Time of the next tick."""
         return self._since + self._interval
 
-    def heard(self, now: float) -> None:
+    def record_activity(self, now: float) -> None:
         self._since = now
         self._probing = False
 
-    def tick(self, now: float) -> Verdict:
+    def tick(self, now: float) -> LivenessVerdict:
         late = now - self.due
         if late < 0:
-            return Verdict.WAIT
+            return LivenessVerdict.WAIT
         if self._probing and late < self._interval / 2:
-            return Verdict.DEAD
+            return LivenessVerdict.DEAD
         self._since = now
         self._probing = True
-        return Verdict.PROBE
+        return LivenessVerdict.PROBE

@@ -14,7 +14,7 @@ def declare(url: str, hosts: Iterable[Site]) -> None:
     for host in hosts:
         said = {
             "number": host.number,
-            "addresses": list(host.own),
+            "addresses": list(host.loopback_addresses),
             "prefixes": [{"cidr": prefix} for prefix in host.prefixes],
         }
         request = urllib.request.Request(

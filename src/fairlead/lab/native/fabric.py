@@ -12,35 +12,35 @@ from fairlead.lab.namespaces import LinkEnd
 from fairlead.lab.native.plan import MTU, ROUTERS, Link, Router, Site, link
 from fairlead.lab.processes import Command, run
 
-FORWARDING = {"ipv4/ip_forward": "1", "ipv6/conf/all/forwarding": "1"}
-FIVE_TUPLE = {
+FORWARDING_SYSCTLS = {"ipv4/ip_forward": "1", "ipv6/conf/all/forwarding": "1"}
+MULTIPATH_SYSCTLS = {
     f"{version}/fib_multipath_hash_{key}": value
     for version in ("ipv4", "ipv6")
     for key, value in (("policy", "3"), ("fields", "0x37"))
 }
 """Multipath hash over the packet's 5-tuple (ip-sysctl). With policy 1 Linux uses the socket's random hash, because it
 has access to the socket."""
-STRICT = {"ipv4/conf/default/rp_filter": "2"}
+RP_FILTER_SYSCTLS = {"ipv4/conf/default/rp_filter": "2"}
 """rp_filter of hosts, as systemd sets it."""
 
 
-def make_router(layout: Layout, router: Router) -> None:
+def create_router(layout: Layout, router: Router) -> None:
     namespace = layout.namespace(router.name)
     namespaces.add(namespace)
-    namespaces.write_settings(namespace, {**FORWARDING, **FIVE_TUPLE})
-    namespaces.configure(namespace, [f"address add {own} dev lo" for own in router.own])
-    rehash(layout, router, router.number)
+    namespaces.write_settings(namespace, {**FORWARDING_SYSCTLS, **MULTIPATH_SYSCTLS})
+    namespaces.configure(namespace, [f"address add {own} dev lo" for own in router.loopback_addresses])
+    set_multipath_seed(layout, router, router.number)
 
 
-def make_site(layout: Layout, site: Site) -> None:
+def create_site(layout: Layout, site: Site) -> None:
     """Create a site with links to both routers. Unused addresses of its prefixes are unreachable, because packets to
     them would otherwise loop."""
     namespace = layout.namespace(site.name)
     namespaces.add(namespace)
-    settings = {**FORWARDING, **(STRICT if site.number else FIVE_TUPLE)}
+    settings = {**FORWARDING_SYSCTLS, **(RP_FILTER_SYSCTLS if site.number else MULTIPATH_SYSCTLS)}
     namespaces.write_settings(namespace, settings)
     refused = [f"route add unreachable {prefix} metric 4294967295" for prefix in site.prefixes]
-    namespaces.configure(namespace, [*(f"address add {own} dev lo" for own in site.own), *refused])
+    namespaces.configure(namespace, [*(f"address add {own} dev lo" for own in site.loopback_addresses), *refused])
     for router in ROUTERS:
         _connect(layout, link(router, site))
 
@@ -48,8 +48,8 @@ def make_site(layout: Layout, site: Site) -> None:
 def _connect(layout: Layout, between: Link) -> None:
     router, site = between.router.name, between.site.name
     ends = (
-        (LinkEnd(namespace=layout.namespace(router), device=site), between.near),
-        (LinkEnd(namespace=layout.namespace(site), device=router), between.far),
+        (LinkEnd(namespace=layout.namespace(router), device=site), between.router_addresses),
+        (LinkEnd(namespace=layout.namespace(site), device=router), between.site_addresses),
     )
     namespaces.join(ends[0][0], ends[1][0], MTU)
     for end, addresses in ends:
@@ -57,26 +57,26 @@ def _connect(layout: Layout, between: Link) -> None:
         namespaces.configure(end.namespace, [*lines, f"link set {end.device} up"])
 
 
-def unmake_site(layout: Layout, site: Site) -> None:
+def delete_site(layout: Layout, site: Site) -> None:
     """Remove a site, its links first, because with the namespace they would disappear at an unspecified time."""
     for router in ROUTERS:
         namespaces.remove_device(layout.namespace(router.name), site.name)
     namespaces.delete(layout.namespace(site.name))
 
 
-def rehash(layout: Layout, router: Router, seed: int) -> None:
+def set_multipath_seed(layout: Layout, router: Router, seed: int) -> None:
     """Change the router's multipath hash seed, so that it spreads flows differently."""
     namespaces.write_settings(layout.namespace(router.name), {"ipv4/fib_multipath_hash_seed": str(seed)})
 
 
-def cut(layout: Layout, links: Sequence[Link]) -> None:
+def drop_packets(layout: Layout, links: Sequence[Link]) -> None:
     for each in links:
         table, device = f"netdev cut-{each.site.name}", f'device "{each.site.name}" priority -500'
         chains = [f"chain {way} {{ type filter hook {way} {device}; policy drop; }}" for way in ("ingress", "egress")]
         _nft(layout, each.router, [f"table {table}", f"delete table {table}", f"table {table} {{", *chains, "}"])
 
 
-def mend(layout: Layout, links: Sequence[Link]) -> None:
+def restore_packets(layout: Layout, links: Sequence[Link]) -> None:
     for each in links:
         table = f"netdev cut-{each.site.name}"
         _nft(layout, each.router, [f"table {table}", f"delete table {table}"])

@@ -15,22 +15,22 @@ from pathlib import Path
 from typing import Self
 
 from fairlead.lab import namespaces, processes, programs, records
-from fairlead.lab.databases import PATIENCE_SECONDS, until
+from fairlead.lab.databases import COMMAND_TIMEOUT, poll_until
 from fairlead.lab.errors import LabMismatch, LabNotFound, MissingTools, NotRoot, UnknownNode
-from fairlead.lab.lab import Progress, be_silent, swept_on_failure, take_down
+from fairlead.lab.lab import Progress, clean_up_on_failure, discard_progress, take_down
 from fairlead.lab.layout import RUN_DIR, Layout
 from fairlead.lab.native import fabric, machine, management, routes, routing
 from fairlead.lab.native.machine import Machine
 from fairlead.lab.native.plan import OUTSIDE_SITE, ROUTERS, Link, Router, Site, link, plan_hosts
-from fairlead.lab.native.status import NativeStatus, nodes, read_status
-from fairlead.lab.places import Places
+from fairlead.lab.native.status import NativeStatus, list_nodes, read_status
+from fairlead.lab.places import LabBase
 from fairlead.lab.processes import Command
-from fairlead.lab.records import Dataplane, Hold
-from fairlead.lab.sweep import remains
+from fairlead.lab.records import Dataplane, LockMode
+from fairlead.lab.sweep import has_remains
 
 PACKAGES = ("frr", "nftables", "iproute2")
-TOOLS = (*(str(routing.FOLDER / program) for program in routing.PROGRAMS), "vtysh", "nft", "ip")
-HOSTS = 3
+TOOLS = (*(str(routing.DAEMON_FOLDER / program) for program in routing.PROGRAMS), "vtysh", "nft", "ip")
+DEFAULT_HOST_COUNT = 3
 """Default number of hosts."""
 
 
@@ -38,7 +38,7 @@ def require_machine() -> None:
     """Check that this machine can run a lab of plain hosts; raises NotRoot or MissingTools."""
     if os.geteuid() != 0:
         raise NotRoot
-    if missing := [*programs.missing(None, TOOLS, ())]:
+    if missing := [*programs.find_missing(None, TOOLS, ())]:
         raise MissingTools(missing, PACKAGES)
 
 
@@ -49,14 +49,18 @@ class NativeRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NativeLab(Places):
+class NativeLab(LabBase):
     """A running lab of plain hosts."""
 
     record: NativeRecord
 
     @classmethod
     def up(
-        cls, name: str = "lab", chassis: int | None = None, run_dir: Path = RUN_DIR, progress: Progress = be_silent
+        cls,
+        name: str = "lab",
+        chassis: int | None = None,
+        run_dir: Path = RUN_DIR,
+        progress: Progress = discard_progress,
     ) -> Self:
         """Bring up a lab, or attach to a healthy one; returns when every place has all routes to every other one.
 
@@ -64,12 +68,12 @@ class NativeLab(Places):
         """
         require_machine()
         layout = Layout(name=name, run_dir=run_dir)
-        with records.locked(layout, Hold.ALONE):
+        with records.locked(layout, LockMode.EXCLUSIVE):
             records.require_dataplane(layout, Dataplane.NATIVE)
-            running = _running(layout)
+            running = _find_healthy(layout)
             if running is None:
-                count = chassis or _recorded_hosts(layout) or HOSTS
-                if remains(layout):
+                count = chassis or _recorded_hosts(layout) or DEFAULT_HOST_COUNT
+                if has_remains(layout):
                     progress(f"lab {name}: it does not work any more; removing it with all that is in it")
                 progress(f"lab {name}: starting two routers and {count} hosts")
                 running = _bring_up(layout, plan_hosts(count))
@@ -82,7 +86,7 @@ class NativeLab(Places):
     def open(cls, name: str = "lab", run_dir: Path = RUN_DIR) -> Self:
         """Attach to a running lab."""
         layout = Layout(name=name, run_dir=run_dir)
-        return cls(layout=layout, record=_read(layout))
+        return cls(layout=layout, record=_read_record(layout))
 
     def down(self) -> None:
         take_down(self.name, self.layout.run_dir)
@@ -114,42 +118,42 @@ class NativeLab(Places):
     def add_workload(self, added: Machine) -> None:
         """Plug a machine in; returns when its server listens."""
         site = self.chassis(added.chassis)
-        with records.locked(self.layout, Hold.SHARED), ExitStack() as undo:
-            _read(self.layout)
+        with records.locked(self.layout, LockMode.SHARED), ExitStack() as undo:
+            _read_record(self.layout)
             records.write_workload(self.layout, added)
-            undo.callback(self._withdraw, added)
+            undo.callback(self._remove_plugged, added)
             machine.plug(self.layout, site, added)
             undo.pop_all()
 
     def remove_workload(self, name: str) -> None:
-        with records.locked(self.layout, Hold.SHARED):
-            self._withdraw(self.workload(name))
+        with records.locked(self.layout, LockMode.SHARED):
+            self._remove_plugged(self.workload(name))
 
-    def _withdraw(self, removed: Machine) -> None:
+    def _remove_plugged(self, removed: Machine) -> None:
         machine.unplug(self.layout, self.chassis(removed.chassis), removed)
         shutil.rmtree(self.layout.node_directory(removed.name), ignore_errors=True)
         records.delete_workload(self.layout, removed.name)
 
     def command(self, place: str, argv: Sequence[str]) -> Command:
         """Return a command that runs in a node or machine; `vtysh` uses the daemons of the node."""
-        places = [*nodes(self.record.chassis), *(each.name for each in self.workloads())]
+        places = [*list_nodes(self.record.chassis), *(each.name for each in self.workloads())]
         if place not in places:
             raise UnknownNode(place, places)
         argv = namespaces.inside(self.layout.namespace(place), argv)
         return Command(argv=argv, environment=routing.environment(self.layout, place))
 
-    def reach(self, listen: str) -> None:
+    def forward_port(self, listen: str) -> None:
         """Forward HOST:PORT on every host to the same loopback address of this machine."""
-        management.reach(self.layout, [host.name for host in self.record.chassis], listen)
+        management.start_relays(self.layout, [host.name for host in self.record.chassis], listen)
 
     # Faults
 
     def cut(self, router: str, site: str) -> None:
         """Cut the link silently; neither end loses its carrier."""
-        fabric.cut(self.layout, [self._link(router, site)])
+        fabric.drop_packets(self.layout, [self._link(router, site)])
 
     def mend(self, router: str, site: str) -> None:
-        fabric.mend(self.layout, [self._link(router, site)])
+        fabric.restore_packets(self.layout, [self._link(router, site)])
 
     def end_session(self, router: str, site: str) -> None:
         """End the BGP session from the router, which notifies its peer and rejects new sessions."""
@@ -161,7 +165,7 @@ class NativeLab(Places):
 
     def rehash(self, router: str, seed: int) -> None:
         """Redistribute the router's flows over its next hops, as after a restart or replacement."""
-        fabric.rehash(self.layout, self.router(router), seed)
+        fabric.set_multipath_seed(self.layout, self.router(router), seed)
 
     def stop_routing(self, place: str) -> None:
         """Kill the routing daemons of a node. Its kernel keeps their routes."""
@@ -176,8 +180,8 @@ class NativeLab(Places):
         """Power off a host or a router: its links go silent first, then all processes there and in its machines are
         killed."""
         self._require_node(place)
-        fabric.cut(self.layout, self._links(place))
-        management.silence(self.layout, place)
+        fabric.drop_packets(self.layout, self._links(place))
+        management.stop_relays(self.layout, place)
         behind = (each.name for each in self.workloads() if each.chassis == place)
         dead = [self.layout.namespace(each) for each in (place, *behind)]
         processes.kill(namespaces.processes(dead), lambda pid: pid in namespaces.processes(dead))
@@ -187,17 +191,17 @@ class NativeLab(Places):
         caller starts a host's agent."""
         self._require_node(place)
         if any(place == host.name for host in self.record.chassis):
-            self._boot(self.chassis(place))
-        fabric.mend(self.layout, self._links(place))
+            self._boot_host(self.chassis(place))
+        fabric.restore_packets(self.layout, self._links(place))
         self.start_routing(place)
 
-    def _boot(self, host: Site) -> None:
+    def _boot_host(self, host: Site) -> None:
         behind = [each for each in self.workloads() if each.chassis == host.name]
         for each in behind:
             machine.unplug(self.layout, host, each)
-        fabric.unmake_site(self.layout, host)
-        fabric.make_site(self.layout, host)
-        management.begin_again(self.layout, host.name)
+        fabric.delete_site(self.layout, host)
+        fabric.create_site(self.layout, host)
+        management.restart_relays(self.layout, host.name)
         for each in behind:
             machine.plug(self.layout, host, each)
 
@@ -210,34 +214,36 @@ class NativeLab(Places):
         return link(self.router(router), self.chassis(site))
 
     def _require_node(self, place: str) -> None:
-        if place not in (known := nodes(self.record.chassis)):
+        if place not in (known := list_nodes(self.record.chassis)):
             raise UnknownNode(place, known)
 
     # Conditions
 
-    def ways(self, place: str, address: str) -> frozenset[str]:
+    def next_hops(self, place: str, address: str) -> frozenset[str]:
         """Return the next hops of the kernel's own route to the address; empty without such a route."""
-        return routes.read_ways(self.layout, place, 6 if ":" in address else 4).get(address, frozenset())
+        return routes.read_next_hops(self.layout, place, 6 if ":" in address else 4).get(address, frozenset())
 
-    def wait_ways(self, place: str, address: str, *by: str, seconds: float = PATIENCE_SECONDS) -> None:
+    def wait_next_hops(self, place: str, address: str, *by: str, seconds: float = COMMAND_TIMEOUT) -> None:
         """Wait until the next hops are exactly these."""
         condition = f"{place} reaches {address} by {', '.join(by) or 'nobody'}"
-        until(seconds, condition, lambda: self.ways(place, address) == frozenset(by))
+        poll_until(seconds, condition, lambda: self.next_hops(place, address) == frozenset(by))
 
-    def wait_routed(self, seconds: float = PATIENCE_SECONDS) -> None:
+    def wait_routed(self, seconds: float = COMMAND_TIMEOUT) -> None:
         """Wait until every place has all routes to every other one, with BFD on each."""
         hosts = self.record.chassis
-        until(seconds, "every place has all ways to every other one", lambda: routes.is_whole(self.layout, hosts))
+        poll_until(
+            seconds, "every place has all ways to every other one", lambda: routes.has_all_routes(self.layout, hosts)
+        )
 
 
-def _read(layout: Layout) -> NativeRecord:
+def _read_record(layout: Layout) -> NativeRecord:
     return records.read_record(layout, Dataplane.NATIVE, NativeRecord)
 
 
-def _running(layout: Layout) -> NativeRecord | None:
+def _find_healthy(layout: Layout) -> NativeRecord | None:
     """Return the record of a complete and healthy lab, or None."""
     try:
-        record = _read(layout)
+        record = _read_record(layout)
     except LabNotFound:
         return None
     machines = records.read_workloads(layout, Machine)
@@ -247,21 +253,21 @@ def _running(layout: Layout) -> NativeRecord | None:
 def _recorded_hosts(layout: Layout) -> int:
     """Return the recorded number of hosts, or 0 without a record."""
     try:
-        return len(_read(layout).chassis)
+        return len(_read_record(layout).chassis)
     except LabNotFound:
         return 0
 
 
 def _bring_up(layout: Layout, hosts: Sequence[Site]) -> NativeRecord:
     record = NativeRecord(name=layout.name, chassis=tuple(hosts))
-    with swept_on_failure(layout):
+    with clean_up_on_failure(layout):
         routing.provide_vtysh(layout)
         for router in ROUTERS:
-            fabric.make_router(layout, router)
+            fabric.create_router(layout, router)
         for site in (OUTSIDE_SITE, *hosts):
-            fabric.make_site(layout, site)
+            fabric.create_site(layout, site)
         with ThreadPoolExecutor(max_workers=4) as pool:
-            list(pool.map(lambda node: routing.start(layout, node, _configuration(hosts, node)), nodes(hosts)))
+            list(pool.map(lambda node: routing.start(layout, node, _configuration(hosts, node)), list_nodes(hosts)))
         NativeLab(layout=layout, record=record).wait_routed()
         records.write_lab(layout, Dataplane.NATIVE, record)
     return record

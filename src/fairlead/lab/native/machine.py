@@ -12,7 +12,7 @@ from fairlead.lab.errors import InvalidWorkload
 from fairlead.lab.layout import Layout, workload_device
 from fairlead.lab.namespaces import LinkEnd
 from fairlead.lab.native.plan import LINK_GATEWAY, MTU, Site, is_node_name
-from fairlead.lab.workload import DEVICE, complaints, remove, start_answer
+from fairlead.lab.workload import WORKLOAD_DEVICE, remove, start_server, validation_errors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,12 +26,12 @@ class Machine:
 
     def __post_init__(self) -> None:
         """Validate the record; raises InvalidWorkload, so that nothing is created from an invalid one."""
-        if complaint := next(_complaints(self), ""):
+        if complaint := next(_validation_errors(self), ""):
             raise InvalidWorkload(f"machine {self.name!r}: {complaint}")
 
 
-def _complaints(machine: Machine) -> Iterator[str]:
-    yield from complaints(machine.name, machine.serve, is_node_name(machine.name))
+def _validation_errors(machine: Machine) -> Iterator[str]:
+    yield from validation_errors(machine.name, machine.serve, is_node_name(machine.name))
     if not machine.addresses:
         yield "it needs an address"
     try:
@@ -45,10 +45,10 @@ def plug(layout: Layout, site: Site, machine: Machine) -> None:
     namespace, host = layout.namespace(machine.name), layout.namespace(site.name)
     device = workload_device(machine.name)
     namespaces.add(namespace)
-    namespaces.join(LinkEnd(namespace=host, device=device), LinkEnd(namespace=namespace, device=DEVICE), MTU)
-    namespaces.configure(host, _near(site, machine, device))
-    namespaces.configure(namespace, _far(site, machine))
-    start_answer(layout, machine.name, machine.serve)
+    namespaces.join(LinkEnd(namespace=host, device=device), LinkEnd(namespace=namespace, device=WORKLOAD_DEVICE), MTU)
+    namespaces.configure(host, _host_end(site, machine, device))
+    namespaces.configure(namespace, _machine_end(site, machine))
+    start_server(layout, machine.name, machine.serve)
 
 
 def unplug(layout: Layout, site: Site, machine: Machine) -> None:
@@ -59,7 +59,7 @@ def unplug(layout: Layout, site: Site, machine: Machine) -> None:
     remove(layout, machine.name)
 
 
-def _near(site: Site, machine: Machine, device: str) -> Iterator[str]:
+def _host_end(site: Site, machine: Machine, device: str) -> Iterator[str]:
     yield f"link set {device} addrgenmode none up"
     yield f"address add {site.gateway}/32 dev {device}"
     yield f"address add {LINK_GATEWAY}/64 dev {device}"
@@ -67,10 +67,10 @@ def _near(site: Site, machine: Machine, device: str) -> Iterator[str]:
         yield f"route add {address} dev {device}"
 
 
-def _far(site: Site, machine: Machine) -> Iterator[str]:
-    yield f"link set {DEVICE} up"
+def _machine_end(site: Site, machine: Machine) -> Iterator[str]:
+    yield f"link set {WORKLOAD_DEVICE} up"
     for address in machine.addresses:
-        yield f"address add {address} dev {DEVICE}"
+        yield f"address add {address} dev {WORKLOAD_DEVICE}"
     for version in sorted({ip_address(address).version for address in machine.addresses}):
         router = site.gateway if version == 4 else LINK_GATEWAY
-        yield f"route add default via {router} dev {DEVICE} onlink"
+        yield f"route add default via {router} dev {WORKLOAD_DEVICE} onlink"

@@ -12,41 +12,41 @@ from contextlib import suppress
 
 from fairlead.lab import namespaces, processes
 from fairlead.lab.layout import Layout
-from fairlead.lab.processes import MARK, Command, run
+from fairlead.lab.processes import LAB_VARIABLE, Command, run
 
-FOLDER = "servers"
+RELAY_FOLDER = "servers"
 """Directory of empty files, each named after an address that hosts reach."""
 
 
-def reach(layout: Layout, hosts: Iterable[str], listen: str) -> None:
+def start_relays(layout: Layout, hosts: Iterable[str], listen: str) -> None:
     """Forward HOST:PORT on all of these hosts to this machine's loopback."""
-    folder = layout.directory / FOLDER
+    folder = layout.directory / RELAY_FOLDER
     folder.mkdir(exist_ok=True)
     (folder / listen).touch()
     for host in hosts:
-        _start(layout, host, listen)
+        _start_relay(layout, host, listen)
 
 
-def silence(layout: Layout, host: str) -> None:
+def stop_relays(layout: Layout, host: str) -> None:
     for pid in _pids(layout, host):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGSTOP)
 
 
-def begin_again(layout: Layout, host: str) -> None:
+def restart_relays(layout: Layout, host: str) -> None:
     """Restart the host's relays in its current namespace."""
     processes.kill(_pids(layout, host), lambda pid: processes.is_marked(pid, layout.directory))
-    for address in sorted((layout.directory / FOLDER).glob("*")):
-        _start(layout, host, address.name)
+    for address in sorted((layout.directory / RELAY_FOLDER).glob("*")):
+        _start_relay(layout, host, address.name)
 
 
-def _start(layout: Layout, host: str, listen: str) -> None:
+def _start_relay(layout: Layout, host: str, listen: str) -> None:
     own = layout.node_directory(host)
     own.mkdir(exist_ok=True)
     files = ("--pidfile", str(own / f"relay-{listen}.pid"), "--log-file", str(own / f"relay-{listen}.log"))
     place = ("--namespace", str(namespaces.DIRECTORY / layout.namespace(host)), "--listen", listen)
     argv = (sys.executable, "-m", "fairlead.lab.relay", *place, *files)
-    run(Command(argv=argv, environment={MARK: str(layout.directory)}))
+    run(Command(argv=argv, environment={LAB_VARIABLE: str(layout.directory)}))
 
 
 def _pids(layout: Layout, host: str) -> list[int]:

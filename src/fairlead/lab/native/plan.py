@@ -18,7 +18,7 @@ from fairlead.lab.layout import OUTSIDE
 
 MAX_HOSTS = 16
 """Maximum number of equal-cost next hops of routers."""
-VIPS = ("203.0.113.0/24", "2001:db8:f::/48")
+VIP_PREFIXES = ("203.0.113.0/24", "2001:db8:f::/48")
 """Networks of which hosts announce the addresses on their `lo` (RFC 5737, RFC 3849)."""
 MTU = 1500
 
@@ -30,9 +30,9 @@ class Site:
     name: str
     number: int
     """Number of its links: 0 is outside."""
-    system: int
+    asn: int
     """Autonomous system number."""
-    own: tuple[str, str]
+    loopback_addresses: tuple[str, str]
     """Addresses on `lo`: IPv4, IPv6."""
     prefixes: tuple[str, str]
     """Prefixes of its machines: IPv4, IPv6."""
@@ -58,8 +58,8 @@ LINK_GATEWAY = "fe80::1"
 class Router:
     name: str
     number: int
-    system: int
-    own: tuple[str, str]
+    asn: int
+    loopback_addresses: tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,21 +68,26 @@ class Link:
 
     router: Router
     site: Site
-    near: tuple[str, str]
+    router_addresses: tuple[str, str]
     """The router's addresses."""
-    far: tuple[str, str]
+    site_addresses: tuple[str, str]
     """The site's addresses."""
 
 
 OUTSIDE_SITE = Site(
     name=OUTSIDE,
     number=0,
-    system=65001,
-    own=("10.253.0.1", "fd00:fffd::1"),
+    asn=65001,
+    loopback_addresses=("10.253.0.1", "fd00:fffd::1"),
     prefixes=("198.51.100.0/24", "2001:db8:c::/64"),
 )
 ROUTERS = tuple(
-    Router(name=f"router{number}", number=number, system=65000, own=(f"10.254.0.{number}", f"fd00:fffe::{number}"))
+    Router(
+        name=f"router{number}",
+        number=number,
+        asn=65000,
+        loopback_addresses=(f"10.254.0.{number}", f"fd00:fffe::{number}"),
+    )
     for number in (1, 2)
 )
 """Routers in one autonomous system: neither accepts the other's routes, so no packet crosses a host between them."""
@@ -95,8 +100,8 @@ def plan_hosts(count: int) -> tuple[Site, ...]:
         Site(
             name=f"host{number}",
             number=number,
-            system=65100 + number,
-            own=(f"10.255.0.{number}", f"fd00:ffff::{number}"),
+            asn=65100 + number,
+            loopback_addresses=(f"10.255.0.{number}", f"fd00:ffff::{number}"),
             prefixes=(f"10.{100 + number}.0.0/24", f"fd00:{100 + number}::/64"),
         )
         for number in range(1, count + 1)
@@ -108,12 +113,12 @@ def link(router: Router, site: Site) -> Link:
     return Link(
         router=router,
         site=site,
-        near=(f"{four}{4 * site.number + 1}/30", f"{six}1/64"),
-        far=(f"{four}{4 * site.number + 2}/30", f"{six}2/64"),
+        router_addresses=(f"{four}{4 * site.number + 1}/30", f"{six}1/64"),
+        site_addresses=(f"{four}{4 * site.number + 2}/30", f"{six}2/64"),
     )
 
 
-def address(end: str) -> str:
+def strip_prefix_length(end: str) -> str:
     """Return an address of a link without its prefix length."""
     return end.partition("/")[0]
 

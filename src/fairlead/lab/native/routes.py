@@ -6,7 +6,7 @@ import msgspec
 
 from fairlead.lab.layout import Layout
 from fairlead.lab.native import routing
-from fairlead.lab.native.plan import OUTSIDE_SITE, ROUTERS, Site, address, link
+from fairlead.lab.native.plan import OUTSIDE_SITE, ROUTERS, Site, link, strip_prefix_length
 from fairlead.lab.processes import Command, run
 
 
@@ -22,7 +22,7 @@ class _Route(msgspec.Struct):
     nexthops: tuple[_Hop, ...] = ()
 
 
-def read_ways(layout: Layout, place: str, version: int) -> Mapping[str, frozenset[str]]:
+def read_next_hops(layout: Layout, place: str, version: int) -> Mapping[str, frozenset[str]]:
     """Return destination -> devices of its next hops; each device is named after its peer."""
     argv = ("ip", "-n", layout.namespace(place), f"-{version}", "-json", "route", "show")
     routes = msgspec.json.decode(run(Command(argv=argv)), type=list[_Route])
@@ -36,26 +36,27 @@ def _devices(route: _Route) -> Iterator[str]:
             yield hop.dev
 
 
-def is_whole(layout: Layout, hosts: Sequence[Site]) -> bool:
+def has_all_routes(layout: Layout, hosts: Sequence[Site]) -> bool:
     """Return whether every place has all routes to the addresses and machines of every site, with BFD sessions that
     detect a failure immediately."""
     sites = (*hosts, OUTSIDE_SITE)
     routers = frozenset(router.name for router in ROUTERS)
     for i, version in enumerate((4, 6)):
         for router in ROUTERS:
-            ways = read_ways(layout, router.name, version)
+            ways = read_next_hops(layout, router.name, version)
             if not all(ways.get(to) == frozenset({site.name}) for site in sites for to in _destinations(site, i)):
                 return False
         for site in sites:
-            ways = read_ways(layout, site.name, version)
+            ways = read_next_hops(layout, site.name, version)
             others = [other for other in sites if other != site]
             if not all(ways.get(to) == routers for other in others for to in _destinations(other, i)):
                 return False
     return all(
-        {address(link(router, site).far[0]) for site in sites} <= routing.watched(layout, router.name)
+        {strip_prefix_length(link(router, site).site_addresses[0]) for site in sites}
+        <= routing.list_bfd_peers(layout, router.name)
         for router in ROUTERS
     )
 
 
 def _destinations(site: Site, i: int) -> tuple[str, str]:
-    return site.own[i], site.prefixes[i]
+    return site.loopback_addresses[i], site.prefixes[i]

@@ -15,26 +15,29 @@ import msgspec
 from fairlead.lab import namespaces, processes
 from fairlead.lab.errors import LabError
 from fairlead.lab.layout import Layout
-from fairlead.lab.native.plan import ROUTERS, VIPS, Link, Router, Site, address, link
+from fairlead.lab.native.plan import ROUTERS, VIP_PREFIXES, Link, Router, Site, link, strip_prefix_length
 from fairlead.lab.processes import Command, run
 
-FOLDER = Path("/usr/lib/frr")
+DAEMON_FOLDER = Path("/usr/lib/frr")
 USER = "frr"
 PROGRAMS = ("zebra", "bfdd", "bgpd")
 """Daemons in the order of their start: zebra first, because the others connect to it."""
-SOCKETS = "FAIRLEAD_LAB_FRR"
-VTYSH = f"""#!/bin/sh
-exec /usr/bin/vtysh --vty_socket "${SOCKETS}" --config_dir "${SOCKETS}" "$@"
+SOCKET_VARIABLE = "FAIRLEAD_LAB_FRR"
+VTYSH_SCRIPT = f"""#!/bin/sh
+exec /usr/bin/vtysh --vty_socket "${SOCKET_VARIABLE}" --config_dir "${SOCKET_VARIABLE}" "$@"
 """
-EXAMPLES = (Path(__file__).parents[4] / "examples" / "native", Path(sys.prefix) / "share" / "fairlead" / "native")
+EXAMPLE_FOLDERS = (
+    Path(__file__).parents[4] / "examples" / "native",
+    Path(sys.prefix) / "share" / "fairlead" / "native",
+)
 """Locations: in the repository, and after `pip install`."""
-FIRST = ("nice", "-n", "-20")
+HIGH_PRIORITY = ("nice", "-n", "-20")
 """High priority, so that BFD keeps its timing while tests use the same CPUs."""
-PRIVATELY = ("sh", "-c", 'mount --bind "$0" /var/tmp && exec "$@"')
+PRIVATE_VAR_TMP = ("sh", "-c", 'mount --bind "$0" /var/tmp && exec "$@"')
 """Private /var/tmp in the mount namespace of `ip netns exec`, so that files of killed daemons are removed with the
 lab."""
 
-TRANSIT = """frr defaults datacenter
+TRANSIT_CONFIGURATION = """frr defaults datacenter
 bgp route-map delay-timer 1
 bfd
  profile fabric
@@ -71,7 +74,7 @@ exit
 
 def environment(layout: Layout, place: str) -> Mapping[str, str]:
     """Return an environment in which `vtysh` uses the place's daemons."""
-    return {**layout.environment(place), SOCKETS: str(folder(layout, place))}
+    return {**layout.environment(place), SOCKET_VARIABLE: str(folder(layout, place))}
 
 
 def folder(layout: Layout, place: str) -> Path:
@@ -81,29 +84,29 @@ def folder(layout: Layout, place: str) -> Path:
 def provide_vtysh(layout: Layout) -> None:
     layout.programs.mkdir(parents=True)
     script = layout.programs / "vtysh"
-    script.write_text(VTYSH)
+    script.write_text(VTYSH_SCRIPT)
     script.chmod(0o755)
 
 
-def example(name: str) -> str:
+def read_example(name: str) -> str:
     """Return the text of a file for operators."""
-    for place in EXAMPLES:
+    for place in EXAMPLE_FOLDERS:
         if (place / name).exists():
             return (place / name).read_text()
-    raise LabError(f"no {name} in {' or '.join(map(str, EXAMPLES))}")
+    raise LabError(f"no {name} in {' or '.join(map(str, EXAMPLE_FOLDERS))}")
 
 
-def values(host: Site) -> Mapping[str, str]:
+def placeholder_values(host: Site) -> Mapping[str, str]:
     """Return the values of the placeholders between at signs in a host's file."""
-    routers = [address(link(router, host).near[0]) for router in ROUTERS]
-    named = {"ADDRESS": host.own, "MACHINES": host.prefixes, "VIPS": VIPS}
+    routers = [strip_prefix_length(link(router, host).router_addresses[0]) for router in ROUTERS]
+    named = {"ADDRESS": host.loopback_addresses, "MACHINES": host.prefixes, "VIPS": VIP_PREFIXES}
     both = {f"{name}{version}": pair[i] for name, pair in named.items() for i, version in enumerate((4, 6))}
-    return {"AS": str(host.system), "ROUTER1": routers[0], "ROUTER2": routers[1], **both}
+    return {"AS": str(host.asn), "ROUTER1": routers[0], "ROUTER2": routers[1], **both}
 
 
 def render_host(host: Site, file: str = "frr.conf") -> str:
-    text = example(file)
-    for name, value in values(host).items():
+    text = read_example(file)
+    for name, value in placeholder_values(host).items():
         text = text.replace(f"@{name}@", value)
     return text
 
@@ -111,22 +114,25 @@ def render_host(host: Site, file: str = "frr.conf") -> str:
 def render_router(router: Router, sites: Sequence[Site]) -> str:
     """Render a router's configuration; it announces its own address and its ends of links."""
     links = [link(router, site) for site in sites]
-    networks = [(f"{router.own[0]}/32", f"{router.own[1]}/128"), *(each.near for each in links)]
-    return _transit(router.system, router.own[0], [each.far[0] for each in links], networks)
+    networks = [
+        (f"{router.loopback_addresses[0]}/32", f"{router.loopback_addresses[1]}/128"),
+        *(each.router_addresses for each in links),
+    ]
+    return _transit(router.asn, router.loopback_addresses[0], [each.site_addresses[0] for each in links], networks)
 
 
 def render_outside(outside: Site) -> str:
     """Render the configuration of the outside, which stands for the Internet: it uses both routers for every route."""
-    networks = [(f"{outside.own[0]}/32", f"{outside.own[1]}/128"), outside.prefixes]
-    neighbors = [link(router, outside).near[0] for router in ROUTERS]
-    return _transit(outside.system, outside.own[0], neighbors, networks)
+    networks = [(f"{outside.loopback_addresses[0]}/32", f"{outside.loopback_addresses[1]}/128"), outside.prefixes]
+    neighbors = [link(router, outside).router_addresses[0] for router in ROUTERS]
+    return _transit(outside.asn, outside.loopback_addresses[0], neighbors, networks)
 
 
 def _transit(system: int, identity: str, neighbors: Sequence[str], networks: Sequence[tuple[str, str]]) -> str:
-    return TRANSIT.format(
+    return TRANSIT_CONFIGURATION.format(
         system=system,
         identity=identity,
-        neighbors="\n".join(f" neighbor {address(each)} peer-group fabric" for each in neighbors),
+        neighbors="\n".join(f" neighbor {strip_prefix_length(each)} peer-group fabric" for each in neighbors),
         networks4="\n".join(f"  network {four}" for four, _ in networks),
         networks6="\n".join(f"  network {six}" for _, six in networks),
     )
@@ -142,15 +148,15 @@ def start(layout: Layout, place: str, configuration: str) -> None:
     (own / "vtysh.conf").touch()
     shutil.chown(own, USER, USER)
     for program in PROGRAMS:
-        command = (*FIRST, *PRIVATELY, str(own), *_daemon(own, program))
+        command = (*HIGH_PRIORITY, *PRIVATE_VAR_TMP, str(own), *_start_daemon(own, program))
         run(Command(argv=namespaces.inside(layout.namespace(place), command), environment=environment(layout, place)))
-    said = ask(layout, place, "-b")
+    said = run_vtysh(layout, place, "-b")
     if "%" in said:  # the exit code is 0 even after errors
         raise LabError(f"{place}: FRR does not take its configuration: {said.strip()}")
 
 
-def _daemon(own: Path, program: str) -> Iterator[str]:
-    yield from (str(FOLDER / program), "--daemon", "--user", USER, "--group", USER, "--vty_port", "0")
+def _start_daemon(own: Path, program: str) -> Iterator[str]:
+    yield from (str(DAEMON_FOLDER / program), "--daemon", "--user", USER, "--group", USER, "--vty_port", "0")
     yield from ("--vty_socket", str(own), "--socket", str(own / "zserv.api"), "--pid_file", str(own / f"{program}.pid"))
     yield from ("--log", f"file:{own / program}.log")
     if program == "zebra":
@@ -160,14 +166,14 @@ def _daemon(own: Path, program: str) -> Iterator[str]:
         yield from ("--bfdctl", str(own / "bfdd.sock"))
 
 
-def ask(layout: Layout, place: str, *words: str) -> str:
+def run_vtysh(layout: Layout, place: str, *words: str) -> str:
     """Run vtysh with these arguments and return its output."""
     return run(Command(argv=(str(layout.programs / "vtysh"), *words), environment=environment(layout, place)))
 
 
 def configure(layout: Layout, place: str, *lines: str) -> None:
     words = [word for line in ("configure terminal", *lines) for word in ("-c", line)]
-    if "%" in (said := ask(layout, place, *words)):
+    if "%" in (said := run_vtysh(layout, place, *words)):
         raise LabError(f"{place}: FRR does not take {lines}: {said.strip()}")
 
 
@@ -176,9 +182,9 @@ class _Peer(msgspec.Struct):
     status: str
 
 
-def watched(layout: Layout, router: str) -> frozenset[str]:
+def list_bfd_peers(layout: Layout, router: str) -> frozenset[str]:
     """Return the addresses of peers with a BFD session that is up."""
-    peers = msgspec.json.decode(ask(layout, router, "-c", "show bfd peers json"), type=list[_Peer])
+    peers = msgspec.json.decode(run_vtysh(layout, router, "-c", "show bfd peers json"), type=list[_Peer])
     return frozenset(each.peer for each in peers if each.status == "up")
 
 
@@ -193,14 +199,16 @@ def kill(layout: Layout, place: str) -> None:
 
 
 def end_session(layout: Layout, between: Link) -> None:
-    _session(layout, between, "neighbor {} shutdown")
+    _configure_session(layout, between, "neighbor {} shutdown")
 
 
 def begin_session(layout: Layout, between: Link) -> None:
-    _session(layout, between, "no neighbor {} shutdown")
+    _configure_session(layout, between, "no neighbor {} shutdown")
 
 
-def _session(layout: Layout, between: Link, line: str) -> None:
+def _configure_session(layout: Layout, between: Link, line: str) -> None:
     """Configure a session at the router."""
     router = between.router
-    configure(layout, router.name, f"router bgp {router.system}", line.format(address(between.far[0])))
+    configure(
+        layout, router.name, f"router bgp {router.asn}", line.format(strip_prefix_length(between.site_addresses[0]))
+    )

@@ -10,7 +10,7 @@ from fairlead.lab.native.machine import Machine
 from fairlead.lab.native.plan import OUTSIDE_SITE, ROUTERS, Site
 from fairlead.lab.processes import is_marked, read_pidfile
 from fairlead.lab.status import NamespaceStatus, ProcessStatus
-from fairlead.lab.workload import ANSWER
+from fairlead.lab.workload import SERVER_NAME
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class NativeStatus:
 
 def read_status(layout: Layout, hosts: Sequence[Site], machines: Sequence[Machine]) -> NativeStatus:
     existing = namespaces.existing(layout.prefix)
-    places = [*nodes(hosts), *(machine.name for machine in machines)]
+    places = [*list_nodes(hosts), *(machine.name for machine in machines)]
     return NativeStatus(
         name=layout.name,
         run_dir=str(layout.directory),
@@ -45,15 +45,19 @@ def read_status(layout: Layout, hosts: Sequence[Site], machines: Sequence[Machin
     )
 
 
-def nodes(hosts: Sequence[Site]) -> list[str]:
+def list_nodes(hosts: Sequence[Site]) -> list[str]:
     """Return all places except machines."""
     return [OUTSIDE_SITE.name, *(router.name for router in ROUTERS), *(host.name for host in hosts)]
 
 
 def _processes(layout: Layout, hosts: Sequence[Site], machines: Sequence[Machine]) -> Iterator[ProcessStatus]:
-    expected = [(node, program, pid) for node in nodes(hosts) for program, pid in routing.pids(layout, node).items()]
+    expected = [
+        (node, program, pid) for node in list_nodes(hosts) for program, pid in routing.pids(layout, node).items()
+    ]
     served = [machine.name for machine in machines if machine.serve]
-    expected += [(name, ANSWER, read_pidfile(layout.node_directory(name) / f"{ANSWER}.pid")) for name in served]
+    expected += [
+        (name, SERVER_NAME, read_pidfile(layout.node_directory(name) / f"{SERVER_NAME}.pid")) for name in served
+    ]
     for node, program, pid in expected:
         alive = pid is not None and is_marked(pid, layout.directory)
         yield ProcessStatus(node=node, program=program, pid=pid, alive=alive)

@@ -16,13 +16,13 @@ from fairlead.lab.vm.kernels import KernelTree
 
 MODULES = ("virtio_pci", "virtio_console", "9pnet_virtio", "9p", "overlay")
 SHELL = "busybox"
-FOLDERS = ("bin", "dev", "proc", "sys", "lower", "upper", "root", "modules")
+INITRAMFS_FOLDERS = ("bin", "dev", "proc", "sys", "lower", "upper", "root", "modules")
 ROOT_SHARE, MODULE_SHARE, JOB_SHARE = "root", "modules", "job"
-JOB = "/run/fairlead-vm"
+JOB_DIRECTORY = "/run/fairlead-vm"
 """The folder of this machine that the guest shares with it, as the guest sees it."""
-RUNS = "fairlead: the guest runs"
+BOOTED_LINE = "fairlead: the guest runs"
 """What the script prints first: an accelerator works if this is seen."""
-PROBE = "fairlead.probe"
+PROBE_PARAMETER = "fairlead.probe"
 """The word on the kernel's command line with which nothing but that is done."""
 
 INIT = f"""#!/bin/{SHELL} sh
@@ -31,8 +31,8 @@ export PATH=/bin
 mount -t proc proc /proc
 mount -t sysfs sysfs /sys
 mount -t devtmpfs dev /dev
-echo "{RUNS}"
-if grep -qw {PROBE} /proc/cmdline; then poweroff -f; fi
+echo "{BOOTED_LINE}"
+if grep -qw {PROBE_PARAMETER} /proc/cmdline; then poweroff -f; fi
 for module in $(cat /modules/order); do insmod /modules/$module || echo "fairlead: module $module is not loaded"; done
 share() {{ mount -t 9p -o "trans=virtio,version=9p2000.L,msize=512000,$3" $1 $2 || echo "fairlead: no share $1"; }}
 share {ROOT_SHARE} /lower ro,cache=loose
@@ -46,9 +46,9 @@ for folder in dev/shm run tmp var/tmp; do mount -t tmpfs -o mode=1777 tmpfs /roo
 chmod 755 /root/run
 mount -t cgroup2 cgroup2 /root/sys/fs/cgroup
 share {MODULE_SHARE} /root/lib/modules/$(uname -r) ro,cache=loose
-mkdir -p /root{JOB} /root/run/lock
-share {JOB_SHARE} /root{JOB} cache=none
-exec switch_root /root /bin/sh {JOB}/init
+mkdir -p /root{JOB_DIRECTORY} /root/run/lock
+share {JOB_SHARE} /root{JOB_DIRECTORY} cache=none
+exec switch_root /root /bin/sh {JOB_DIRECTORY}/init
 """
 
 
@@ -56,9 +56,9 @@ def write(tree: KernelTree, path: Path) -> None:
     """Make the archive. Raises LabError."""
     if (shell := shutil.which(SHELL)) is None:
         raise MissingTools([SHELL], ["busybox-static"])
-    modules = list(_closure(tree, MODULES))
+    modules = list(_module_closure(tree, MODULES))
     with path.open("wb") as archive:
-        for folder in FOLDERS:
+        for folder in INITRAMFS_FOLDERS:
             archive.write(_entry(folder, stat.S_IFDIR | 0o755))
         archive.write(_entry(f"bin/{SHELL}", stat.S_IFREG | 0o755, Path(shell).read_bytes()))
         archive.write(_entry("init", stat.S_IFREG | 0o755, INIT.encode()))
@@ -69,7 +69,7 @@ def write(tree: KernelTree, path: Path) -> None:
         archive.write(_entry("TRAILER!!!", 0))
 
 
-def _closure(tree: KernelTree, names: Sequence[str]) -> Iterator[Path]:
+def _module_closure(tree: KernelTree, names: Sequence[str]) -> Iterator[Path]:
     """The files of these modules and of those that they need, each after what it needs. Modules that are built into the
     kernel are left out."""
     needs = {}
@@ -110,8 +110,8 @@ def _entry(name: str, mode: int, data: bytes = b"") -> bytes:
     """One file or folder: a header of 13 numbers in hexadecimal, the name and the data, each filled up to 4 bytes."""
     numbers = (0, mode, 0, 0, 1, 0, len(data), 0, 0, 0, 0, len(name) + 1, 0)
     head = b"070701" + b"".join(b"%08x" % number for number in numbers) + name.encode() + b"\0"
-    return _filled(head) + _filled(data)
+    return _padded(head) + _padded(data)
 
 
-def _filled(data: bytes) -> bytes:
+def _padded(data: bytes) -> bytes:
     return data + bytes(-len(data) % 4)

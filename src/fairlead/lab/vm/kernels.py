@@ -19,7 +19,7 @@ from fairlead.lab.processes import Command, run
 FETCH_TIMEOUT = 900.0  # seconds, for one package or list
 KEYRINGS = Path("/usr/share/keyrings")
 TOOLS = {"apt-get": "apt", "dpkg-deb": "dpkg", "depmod": "kmod"}
-OWN = "own"
+OWN_KERNEL = "own"
 """The name of the kernel that this machine runs."""
 
 Progress = Callable[[str], None]
@@ -85,8 +85,8 @@ KERNELS = (
         has_modules_package=True,
     ),
 )
-DEFAULT = "trixie"
-NAMES = (*(kernel.name for kernel in KERNELS), OWN)
+DEFAULT_KERNEL = "trixie"
+NAMES = (*(kernel.name for kernel in KERNELS), OWN_KERNEL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +98,7 @@ class KernelTree:
     modules: Path
 
 
-def cache() -> Path:
+def cache_directory() -> Path:
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(base) / "fairlead" / "kernels"
 
@@ -107,8 +107,8 @@ def fetch(name: str, progress: Progress) -> KernelTree:
     """Return the tree of a kernel, fetching it if the cache has none. Raises LabError."""
     if platform.machine() != "x86_64":
         raise LabError(f"machines with another kernel are for x86_64 only, and this is {platform.machine()}")
-    if name == OWN:
-        return _own_tree()
+    if name == OWN_KERNEL:
+        return _machine_tree()
     kernel = _find(name)
     with _locked(kernel):
         if (found := _cached(kernel)) is not None:
@@ -118,7 +118,7 @@ def fetch(name: str, progress: Progress) -> KernelTree:
         return _fetch(kernel, progress)
 
 
-def forget(name: str) -> None:
+def remove_cached(name: str) -> None:
     """Remove a kernel from the cache."""
     with _locked(kernel := _find(name)):
         shutil.rmtree(_folder(kernel), ignore_errors=True)
@@ -132,18 +132,18 @@ def _find(name: str) -> Kernel:
 
 
 def _folder(kernel: Kernel) -> Path:
-    return cache() / kernel.name
+    return cache_directory() / kernel.name
 
 
 @contextmanager
 def _locked(kernel: Kernel) -> Iterator[None]:
-    cache().mkdir(parents=True, exist_ok=True)
-    with (cache() / f"{kernel.name}.lock").open("w") as lock:
+    cache_directory().mkdir(parents=True, exist_ok=True)
+    with (cache_directory() / f"{kernel.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
-def _own_tree() -> KernelTree:
+def _machine_tree() -> KernelTree:
     version = platform.release()
     modules = Path("/lib/modules") / version
     images = [modules / "vmlinuz", Path("/boot") / f"vmlinuz-{version}"]
@@ -229,7 +229,7 @@ def _keyring(archive: Archive, progress: Progress) -> Path:
     if archive.keyring_package is None:
         raise MissingTools([str(installed)], [archive.keyring.removesuffix(".gpg")])
     through, package = archive.keyring_package
-    folder = cache() / package
+    folder = cache_directory() / package
     if not (found := folder / "tree" / str(KEYRINGS / archive.keyring).lstrip("/")).exists():
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)

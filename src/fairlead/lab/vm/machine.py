@@ -18,12 +18,12 @@ from typing import IO
 
 from fairlead.lab.errors import LabError, MissingTools
 from fairlead.lab.vm import initramfs
-from fairlead.lab.vm.initramfs import JOB, JOB_SHARE, MODULE_SHARE, PROBE, ROOT_SHARE, RUNS
+from fairlead.lab.vm.initramfs import BOOTED_LINE, JOB_DIRECTORY, JOB_SHARE, MODULE_SHARE, PROBE_PARAMETER, ROOT_SHARE
 from fairlead.lab.vm.kernels import KernelTree
 
 QEMU = "qemu-system-x86_64"
 PROBE_TIMEOUT = 60.0  # seconds; with KVM the guest is up and down again in two
-LOADED = (
+GUEST_MODULES = (
     *("openvswitch", "geneve", "vport_geneve", "veth", "bridge", "8021q", "vrf", "tun", "ipip", "ip6_tunnel"),
     *("nf_conntrack", "nf_conntrack_netlink", "nf_nat", "nf_tables", "nft_ct", "nft_nat", "nft_hash", "sctp"),
 )
@@ -49,7 +49,7 @@ class Accelerator(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
+class VirtualMachine:
     """What the guest is made of."""
 
     tree: KernelTree
@@ -72,7 +72,8 @@ class Job:
     """Where it runs; the path is the same on both sides."""
     environment: Mapping[str, str] = field(default_factory=dict)
     shared: Path | None = None
-    """A folder of this machine that the guest may write to, at `initramfs.JOB`; None is one that goes with the job."""
+    """A folder of this machine that the guest may write to, at `initramfs.JOB_DIRECTORY`; None is one that goes with
+    the job."""
     terminal: bool = False
     """Whether the command has a terminal of its own, by which a person talks to it."""
 
@@ -85,30 +86,30 @@ def choose_accelerator(tree: KernelTree) -> Accelerator:
     with tempfile.TemporaryDirectory() as folder:
         image = Path(folder) / "initramfs"
         initramfs.write(tree, image)
-        machine = Machine(tree=tree, accelerator=Accelerator.KVM, memory_mib=512)
-        argv = [*_hardware(machine, image, PROBE), "-serial", "stdio"]
+        machine = VirtualMachine(tree=tree, accelerator=Accelerator.KVM, memory_mib=512)
+        argv = [*_hardware_options(machine, image, PROBE_PARAMETER), "-serial", "stdio"]
         try:
             done = subprocess.run(
                 argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=PROBE_TIMEOUT, check=False
             )
         except subprocess.TimeoutExpired:
             return Accelerator.TCG
-    return Accelerator.KVM if done.returncode == 0 and RUNS.encode() in done.stdout else Accelerator.TCG
+    return Accelerator.KVM if done.returncode == 0 and BOOTED_LINE.encode() in done.stdout else Accelerator.TCG
 
 
-def run_job(machine: Machine, job: Job, output: IO[bytes] | None = None) -> int:
+def run_job(machine: VirtualMachine, job: Job, output: IO[bytes] | None = None) -> int:
     """Boot, run the command with its input and output on ours (or its output in a file), and give its exit code.
 
     Raises LabError if the guest ended without one; its kernel's messages are in the error.
     """
     _require_qemu()
-    with _shared(job) as folder, tempfile.TemporaryDirectory() as own:
+    with _shared_folder(job) as folder, tempfile.TemporaryDirectory() as own:
         image, console = Path(own) / "initramfs", folder / "console"
         initramfs.write(machine.tree, image)
         (folder / "code").unlink(missing_ok=True)
         (folder / "init").write_text(_script(job))
         done = subprocess.run(
-            [*_hardware(machine, image), *_devices(machine, folder, console)],
+            [*_hardware_options(machine, image), *_device_options(machine, folder, console)],
             stdin=None if job.terminal else subprocess.DEVNULL,
             stdout=output,
             check=False,
@@ -126,7 +127,7 @@ def _require_qemu() -> None:
 
 
 @contextmanager
-def _shared(job: Job) -> Iterator[Path]:
+def _shared_folder(job: Job) -> Iterator[Path]:
     if job.shared is not None:
         job.shared.mkdir(parents=True, exist_ok=True)
         yield job.shared
@@ -139,10 +140,12 @@ def _script(job: Job) -> str:
     words = [f"{name}={value}" for name, value in job.environment.items()]
     argv = shlex.join(["env", *words, *job.argv])
     command = f"setsid -c {argv}" if job.terminal else argv
-    return SCRIPT.format(modules=" ".join(LOADED), folder=shlex.quote(str(job.folder)), command=command, job=JOB)
+    return SCRIPT.format(
+        modules=" ".join(GUEST_MODULES), folder=shlex.quote(str(job.folder)), command=command, job=JOB_DIRECTORY
+    )
 
 
-def _hardware(machine: Machine, image: Path, *words: str) -> list[str]:
+def _hardware_options(machine: VirtualMachine, image: Path, *words: str) -> list[str]:
     """Processors, memory and kernel. `words` go to the kernel's command line."""
     said = ("console=ttyS0", "quiet", "panic=-1", "random.trust_cpu=on", "mitigations=off", "tsc=reliable", *words)
     model = "host" if machine.accelerator is Accelerator.KVM else "max"
@@ -153,7 +156,7 @@ def _hardware(machine: Machine, image: Path, *words: str) -> list[str]:
     ]
 
 
-def _devices(machine: Machine, folder: Path, console: Path) -> list[str]:
+def _device_options(machine: VirtualMachine, folder: Path, console: Path) -> list[str]:
     """This machine's files, the kernel's messages in a file, and the command's input and output on ours."""
     shares = {
         ROOT_SHARE: ("/", ",readonly=on"),

@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fairlead.lab.errors import LabError
-from fairlead.lab.patience import VARIABLE
-from fairlead.lab.processes import PROGRAM
+from fairlead.lab.patience import FACTOR_VARIABLE
+from fairlead.lab.processes import COMMAND_MODULE
 from fairlead.lab.vm import kernels
-from fairlead.lab.vm.machine import Accelerator, Job, Machine, choose_accelerator, run_job
+from fairlead.lab.vm.machine import Accelerator, Job, VirtualMachine, choose_accelerator, run_job
 
-EMULATED_PATIENCE = 20  # how much longer programs may take where the processor is emulated
+EMULATED_TIMEOUT_FACTOR = 20  # how much longer programs may take where the processor is emulated
 SHELL = "bash"
 
 
@@ -32,13 +32,13 @@ def up(kernel: str, name: str, options: Sequence[str], command: Sequence[str], p
         environment=environment(name, accelerator),
         terminal=not command,
     )
-    if code := run_job(Machine(tree=tree, accelerator=accelerator), job):
+    if code := run_job(VirtualMachine(tree=tree, accelerator=accelerator), job):
         raise LabError(f"the command in the virtual machine ended with exit code {code}")
 
 
 def script(name: str, options: Sequence[str], command: Sequence[str]) -> str:
     """Shell words that start the lab and then run the command."""
-    started = shlex.join([sys.executable, "-m", PROGRAM, "lab", "up", "--name", name, *options])
+    started = shlex.join([sys.executable, "-m", COMMAND_MODULE, "lab", "up", "--name", name, *options])
     if command:
         return f"{started} && exec {shlex.join(command)}"
     lines, columns = shutil.get_terminal_size().lines, shutil.get_terminal_size().columns
@@ -51,4 +51,4 @@ def environment(name: str, accelerator: Accelerator) -> dict[str, str]:
     programs = Path(sys.executable).parent
     path = f"{programs}{os.pathsep}/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
     found = {"PATH": path, "FAIRLEAD_LAB": name, "TERM": os.environ.get("TERM", "dumb")}
-    return found | ({VARIABLE: str(EMULATED_PATIENCE)} if accelerator is Accelerator.TCG else {})
+    return found | ({FACTOR_VARIABLE: str(EMULATED_TIMEOUT_FACTOR)} if accelerator is Accelerator.TCG else {})

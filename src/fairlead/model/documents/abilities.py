@@ -34,7 +34,7 @@ class Feature:
         return f"{self.attribute} {self.value}".rstrip()
 
 
-def _below(name: str, values: type[ListenerTls] | type[PoolTls] | type[Http]) -> frozenset[str]:
+def _option_names(name: str, values: type[ListenerTls] | type[PoolTls] | type[Http]) -> frozenset[str]:
     return frozenset(f"{name}.{field.name}" for field in fields(values))
 
 
@@ -43,11 +43,13 @@ LISTENER_OPTIONS = frozenset(
         "listener.l7policies",
         "listener.connection_limit",
         "listener.raw",
-        *_below("listener.tls", ListenerTls),
-        *_below("listener.http", Http),
+        *_option_names("listener.tls", ListenerTls),
+        *_option_names("listener.http", Http),
     }
 )
-POOL_OPTIONS = frozenset({"pool.persistence.granularity", "pool.health_monitor.delay_ms", *_below("pool.tls", PoolTls)})
+POOL_OPTIONS = frozenset(
+    {"pool.persistence.granularity", "pool.health_monitor.delay_ms", *_option_names("pool.tls", PoolTls)}
+)
 EVERY_OPTION = LISTENER_OPTIONS | POOL_OPTIONS
 _NO_LISTENER_TLS, _NO_POOL_TLS, _NO_HTTP = ListenerTls(), PoolTls(), Http()
 
@@ -67,14 +69,14 @@ class Abilities:
     """Names of the optional attributes that have an effect, such as `pool.health_monitor.delay_ms`."""
 
 
-def either(first: Abilities, second: Abilities) -> Abilities:
+def combine_abilities(first: Abilities, second: Abilities) -> Abilities:
     """Return the union of two abilities, for a provider that selects one of two dataplanes per listener."""
     return Abilities(
         **{each.name: getattr(first, each.name) | getattr(second, each.name) for each in fields(Abilities)}
     )
 
 
-def lacking_for_listener(abilities: Abilities, listener: Listener) -> Feature | None:
+def find_unsupported_listener_feature(abilities: Abilities, listener: Listener) -> Feature | None:
     """Return the first feature that the listener uses and the provider does not support; None if all are supported."""
     if listener.protocol not in abilities.listener_protocols:
         return Feature("listener.protocol", listener.protocol.value)
@@ -87,16 +89,16 @@ def lacking_for_listener(abilities: Abilities, listener: Listener) -> Feature | 
         return Feature("listener.raw")
     found = None
     if listener.tls is not None:
-        found = _said("listener.tls", listener.tls, _NO_LISTENER_TLS, options)
+        found = _find_unsupported_option("listener.tls", listener.tls, _NO_LISTENER_TLS, options)
     if found is None and listener.http is not None:
-        found = _said("listener.http", listener.http, _NO_HTTP, options)
+        found = _find_unsupported_option("listener.http", listener.http, _NO_HTTP, options)
     return found
 
 
-def lacking_for_pool(abilities: Abilities, pool: Pool) -> Feature | None:
+def find_unsupported_pool_feature(abilities: Abilities, pool: Pool) -> Feature | None:
     """Return the first feature that the pool uses and the provider does not support, used by a listener or not."""
     options, persistence, monitor = abilities.options, pool.persistence, pool.health_monitor
-    if pool.tls is not None and (found := _said("pool.tls", pool.tls, _NO_POOL_TLS, options)):
+    if pool.tls is not None and (found := _find_unsupported_option("pool.tls", pool.tls, _NO_POOL_TLS, options)):
         return found
     if persistence is not None and persistence.type not in abilities.persistence:
         return Feature("pool.persistence", persistence.type.value)
@@ -119,7 +121,7 @@ def lacking_for_pool(abilities: Abilities, pool: Pool) -> Feature | None:
     return None
 
 
-def _said(
+def _find_unsupported_option(
     name: str,
     value: ListenerTls | PoolTls | Http,
     nothing: ListenerTls | PoolTls | Http,

@@ -12,7 +12,7 @@ from typing import TypeAlias
 IPAddress: TypeAlias = IPv4Address | IPv6Address
 IPNetwork: TypeAlias = IPv4Network | IPv6Network
 _THIS_NETWORK = IPv4Network("0.0.0.0/8")
-_MAPPED = IPv6Network("::ffff:0:0/96")
+_IPV4_MAPPED = IPv6Network("::ffff:0:0/96")
 _ALL_HOSTS = IPv4Address("255.255.255.255")
 
 
@@ -37,12 +37,12 @@ def parse_network(text: str) -> IPNetwork:
         network = ip_network(text, strict=False)
     except ValueError:
         raise ValueError(f"'{text}' is not a valid IP subnet.") from None
-    if isinstance(network, IPv6Network) and network.subnet_of(_MAPPED):
+    if isinstance(network, IPv6Network) and network.subnet_of(_IPV4_MAPPED):
         raise ValueError(f"'{text}' is not a valid IP subnet: it is IPv4, and has to be written so.")
     return network
 
 
-def outermost(networks: Iterable[IPNetwork]) -> Iterator[IPNetwork]:
+def remove_nested(networks: Iterable[IPNetwork]) -> Iterator[IPNetwork]:
     """Yield the networks that are inside no other one, sorted. All networks must have the same IP version."""
     last: IPNetwork | None = None
     for network in sorted(networks, key=lambda each: (int(each.network_address), each.prefixlen)):
@@ -77,7 +77,7 @@ def overlaps(one: IPNetwork, other: IPNetwork) -> bool:
     return is_inside(one, other) or is_inside(other, one)
 
 
-def all_but(kept: Iterable[IPNetwork], version: int) -> Iterator[IPNetwork]:
+def complement(kept: Iterable[IPNetwork], version: int) -> Iterator[IPNetwork]:
     """Yield the smallest set of networks that covers all addresses of this IP version except `kept`, in order."""
     bits = 32 if version == 4 else 128
     ranges = sorted((int(each[0]), int(each[-1])) for each in kept if each.version == version)
@@ -119,7 +119,7 @@ def render_interface(address: IPAddress, network: IPNetwork) -> str:
     return f"{address}/{network.prefixlen}"
 
 
-def link_local(mac: str) -> IPv6Address:
+def derive_link_local(mac: str) -> IPv6Address:
     """Return the IPv6 link-local address of an interface with this MAC (RFC 4291, appendix A: modified EUI-64)."""
     octets = [int(part, 16) for part in mac.split(":")]
     eui64 = bytes([octets[0] ^ 2, octets[1], octets[2], 0xFF, 0xFE, *octets[3:]])
@@ -131,7 +131,7 @@ def choose_mac(seed: str, taken: Callable[[str], bool]) -> str:
 
     Raises LookupError if all 2^24 addresses are allocated.
     """
-    start = seeded(seed) % 2**24
+    start = hash_to_int(seed) % 2**24
     for step in range(2**24):
         number = (start + step) % 2**24
         mac = f"fa:16:3e:{number >> 16:02x}:{number >> 8 & 255:02x}:{number & 255:02x}"
@@ -143,10 +143,10 @@ def choose_mac(seed: str, taken: Callable[[str], bool]) -> str:
 def derive_mac(seed: str) -> str:
     """Return a locally administered MAC (IEEE 802:
     second bit of the first octet) for a port that no request created."""
-    number = seeded(seed) % 2**40
+    number = hash_to_int(seed) % 2**40
     return "0e:" + ":".join(f"{number >> shift & 255:02x}" for shift in (32, 24, 16, 8, 0))
 
 
-def seeded(seed: str) -> int:
+def hash_to_int(seed: str) -> int:
     """Return a 64-bit number derived from the seed by SHA-256."""
     return int.from_bytes(hashlib.sha256(seed.encode()).digest()[:8], "big")

@@ -8,16 +8,16 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-SILENCES = 3
+MAX_MISSED_HEARTBEATS = 3
 """Heartbeats that an agent may miss before it is stale."""
-SHORTEST_HEARTBEAT, LONGEST_HEARTBEAT = 100, 60_000
+MIN_HEARTBEAT_MS, MAX_HEARTBEAT_MS = 100, 60_000
 """Bounds of the heartbeat interval, in milliseconds."""
-MOST_UNAPPLIED = 1_000
+MAX_REPORTED_FAILURES = 1_000
 """Maximum failed owners in one report; the first ones, sorted by owner."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unapplied:
+class ApplyFailure:
     """Owner that a node failed to apply, with its error."""
 
     dataplane: str
@@ -36,14 +36,14 @@ class Agent:
     """Start time of the agent's process."""
     heartbeat: float
     """Heartbeat interval in seconds."""
-    heard: bool = True
+    is_responsive: bool = True
     """False if the agent is stale."""
-    away: bool = False
+    is_disconnected: bool = False
     """Whether the agent closed its connection and has not reconnected, as a killed agent does. Its reports of proxies
     are then void; all other reports are valid until the agent is stale."""
-    told: bool = False
+    has_full_report: bool = False
     """Whether the agent has sent this server a complete report since the server knows the node's ports."""
-    unapplied: tuple[Unapplied, ...] = ()
+    apply_failures: tuple[ApplyFailure, ...] = ()
 
 
 def find_stale(
@@ -55,7 +55,7 @@ def find_stale(
     the likely cause, so none of them is marked stale. A single agent, or
     one of two, may be marked.
     """
-    silent = frozenset(name for name, seconds in silences.items() if seconds > SILENCES * heartbeats[name])
+    silent = frozenset(name for name, seconds in silences.items() if seconds > MAX_MISSED_HEARTBEATS * heartbeats[name])
     fresh = silent - frozenset(stale)
     lived = len(silences) - len(silent) + len(fresh)
     return silent if 2 * len(fresh) <= lived or lived == 1 else silent - fresh

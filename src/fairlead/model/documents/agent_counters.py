@@ -15,7 +15,7 @@ class AgentCounter:
     """Name in reports."""
     metric: str
     """Metric name without the suffix of counters."""
-    meaning: str
+    help_text: str
     """Help text of the metric."""
     reason: str = ""
     """Value of the label `reason`; empty if the metric does not have the label."""
@@ -23,32 +23,38 @@ class AgentCounter:
     """Whether the value is a gauge; otherwise it is a counter."""
 
 
-_FLUSHES = "fairlead_agent_conntrack_flushes"
-_FLUSHED = "Flushes of tracked connections: of members that are gone, or of attempts that no member answered."
-_DISCARDED = "fairlead_agent_probes_discarded"
-_DISCARD = "Probes without an answer that do not count against the member, because its node or agent had no time."
-FLUSHED_MEMBERS = AgentCounter(name="flushed_members", metric=_FLUSHES, meaning=_FLUSHED, reason="member")
+_FLUSHES_METRIC = "fairlead_agent_conntrack_flushes"
+_FLUSHES_HELP = "Flushes of tracked connections: of members that are gone, or of attempts that no member answered."
+_DISCARDED_METRIC = "fairlead_agent_probes_discarded"
+_DISCARDED_HELP = (
+    "Probes without an answer that do not count against the member, because its node or agent had no time."
+)
+FLUSHED_MEMBERS = AgentCounter(name="flushed_members", metric=_FLUSHES_METRIC, help_text=_FLUSHES_HELP, reason="member")
 """Flushes for members that are down, disabled or removed."""
-FLUSHED_ATTEMPTS = AgentCounter(name="flushed_attempts", metric=_FLUSHES, meaning=_FLUSHED, reason="unanswered")
+FLUSHED_ATTEMPTS = AgentCounter(
+    name="flushed_attempts", metric=_FLUSHES_METRIC, help_text=_FLUSHES_HELP, reason="unanswered"
+)
 OWNERS_LEFT_OUT = AgentCounter(
     name="owners_left_out",
     metric="fairlead_agent_haproxy_owners_left_out",
-    meaning="Load balancers that are left out of configurations because HAProxy does not load them.",
+    help_text="Load balancers that are left out of configurations because HAProxy does not load them.",
     is_gauge=True,
 )
 MEMORY_LIMIT_REACHED = AgentCounter(
     name="memory_limit_reached",
     metric="fairlead_agent_haproxy_memory_limit_reached",
-    meaning="Times that an HAProxy began to refuse connections because it had all of agent.haproxy_memory_limit.",
+    help_text="Times that an HAProxy began to refuse connections because it had all of agent.haproxy_memory_limit.",
 )
-DISCARDED_STARVED = AgentCounter(name="discarded_starved", metric=_DISCARDED, meaning=_DISCARD, reason="starved")
+DISCARDED_STARVED = AgentCounter(
+    name="discarded_starved", metric=_DISCARDED_METRIC, help_text=_DISCARDED_HELP, reason="starved"
+)
 """Discarded because the agent had no CPU time."""
-DISCARDED_BUSY = AgentCounter(name="discarded_busy", metric=_DISCARDED, meaning=_DISCARD, reason="busy")
+DISCARDED_BUSY = AgentCounter(name="discarded_busy", metric=_DISCARDED_METRIC, help_text=_DISCARDED_HELP, reason="busy")
 """Discarded because responses of other members were slow, too."""
 STARVED = AgentCounter(
     name="starved",
     metric="fairlead_agent_starved",
-    meaning="1 while an agent is not given the processor in time for its probes.",
+    help_text="1 while an agent is not given the processor in time for its probes.",
     is_gauge=True,
 )
 AGENT_COUNTERS = (

@@ -11,32 +11,36 @@ from typing import TypeAlias
 
 from immutables import Map, MapMutation
 
-from fairlead.model.documents.addresses import IPAddress, seeded
+from fairlead.model.documents.addresses import IPAddress, hash_to_int
 from fairlead.model.documents.network import AllocationPool
 
-Taken: TypeAlias = Map[tuple[str, int, int, int], int]
+Allocations: TypeAlias = Map[tuple[str, int, int, int], int]
 """(network, IP version, octets below the block's own, block number) -> its bits; empty blocks are omitted."""
 _Mutation: TypeAlias = MapMutation[tuple[str, int, int, int], int]
-_BITS = 8
-_FULL = 2**2**_BITS - 1
+_OCTET_BITS = 8
+_FULL_BLOCK = 2**2**_OCTET_BITS - 1
 
 
-def with_addresses(taken: Taken, network_id: str, addresses: Iterable[IPAddress]) -> Taken:
+def with_addresses(taken: Allocations, network_id: str, addresses: Iterable[IPAddress]) -> Allocations:
     with taken.mutate() as mutation:
         for address in addresses:
-            _take(mutation, network_id, address)
+            _allocate(mutation, network_id, address)
     return mutation.finish()
 
 
-def without_addresses(taken: Taken, network_id: str, addresses: Iterable[IPAddress]) -> Taken:
+def without_addresses(taken: Allocations, network_id: str, addresses: Iterable[IPAddress]) -> Allocations:
     with taken.mutate() as mutation:
         for address in addresses:
-            _free(mutation, network_id, address)
+            _release(mutation, network_id, address)
     return mutation.finish()
 
 
-def free_address(
-    taken: Taken, network_id: str, pools: Iterable[AllocationPool], seed: str, but: Container[IPAddress | None] = ()
+def find_free_address(
+    taken: Allocations,
+    network_id: str,
+    pools: Iterable[AllocationPool],
+    seed: str,
+    but: Container[IPAddress | None] = (),
 ) -> IPAddress | None:
     """Return a free address of the first pool that has one, searching from a position derived from the seed; None if
     all are allocated.
@@ -46,7 +50,7 @@ def free_address(
     """
     for pool in pools:
         first, last = int(pool.start), int(pool.end)
-        middle = first + seeded(seed) % (last - first + 1)
+        middle = first + hash_to_int(seed) % (last - first + 1)
         for begin, end in ((middle, last), (first, middle - 1)):
             found = _first_free(taken, network_id, pool.start.version, begin, end, but)
             if found is not None:
@@ -55,7 +59,7 @@ def free_address(
 
 
 def _first_free(
-    taken: Taken, network_id: str, version: int, first: int, last: int, but: Container[IPAddress | None]
+    taken: Allocations, network_id: str, version: int, first: int, last: int, but: Container[IPAddress | None]
 ) -> IPAddress | None:
     while first <= last:
         number = _next_free(taken, network_id, version, first)
@@ -68,42 +72,42 @@ def _first_free(
     return None
 
 
-def _next_free(taken: Taken, network_id: str, version: int, number: int) -> int:
+def _next_free(taken: Allocations, network_id: str, version: int, number: int) -> int:
     """Return the first free number from `number` on; it may exceed the address space."""
     level = 0
     while True:
-        block, offset = number >> _BITS, number & (2**_BITS - 1)
-        free = ~taken.get((network_id, version, level, block), 0) & _FULL & (_FULL << offset)
+        block, offset = number >> _OCTET_BITS, number & (2**_OCTET_BITS - 1)
+        free = ~taken.get((network_id, version, level, block), 0) & _FULL_BLOCK & (_FULL_BLOCK << offset)
         if not free:
             number, level = block + 1, level + 1
             continue
-        number = (block << _BITS) + (free & -free).bit_length() - 1
+        number = (block << _OCTET_BITS) + (free & -free).bit_length() - 1
         if level == 0:
             return number
-        number, level = number << _BITS, level - 1
+        number, level = number << _OCTET_BITS, level - 1
 
 
-def _take(mutation: _Mutation, network_id: str, address: IPAddress) -> None:
+def _allocate(mutation: _Mutation, network_id: str, address: IPAddress) -> None:
     number = int(address)
-    for level in range(address.max_prefixlen // _BITS):
-        key = (network_id, address.version, level, number >> _BITS)
-        bits = mutation.get(key, 0) | 1 << (number & (2**_BITS - 1))
+    for level in range(address.max_prefixlen // _OCTET_BITS):
+        key = (network_id, address.version, level, number >> _OCTET_BITS)
+        bits = mutation.get(key, 0) | 1 << (number & (2**_OCTET_BITS - 1))
         mutation[key] = bits
-        if bits != _FULL:
+        if bits != _FULL_BLOCK:
             return
-        number >>= _BITS
+        number >>= _OCTET_BITS
 
 
-def _free(mutation: _Mutation, network_id: str, address: IPAddress) -> None:
+def _release(mutation: _Mutation, network_id: str, address: IPAddress) -> None:
     number = int(address)
-    for level in range(address.max_prefixlen // _BITS):
-        key = (network_id, address.version, level, number >> _BITS)
+    for level in range(address.max_prefixlen // _OCTET_BITS):
+        key = (network_id, address.version, level, number >> _OCTET_BITS)
         before = mutation.get(key, 0)
-        bits = before & ~(1 << (number & (2**_BITS - 1)))
+        bits = before & ~(1 << (number & (2**_OCTET_BITS - 1)))
         if bits:
             mutation[key] = bits
         else:
             mutation.pop(key, None)
-        if before != _FULL:
+        if before != _FULL_BLOCK:
             return
-        number >>= _BITS
+        number >>= _OCTET_BITS

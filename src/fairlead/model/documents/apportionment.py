@@ -3,22 +3,22 @@
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
-SMALLEST = 16
-LARGEST = 256
+MIN_SLOTS = 16
+MAX_SLOTS = 256
 """Maximum slots: with more buckets, Open vSwitch handles every connection in its slow path."""
-WORST_RATIO = 1.10
+MAX_SHARE_RATIO = 1.10
 """Maximum ratio between two members' slots per weight; above it the table is doubled."""
 
 Weights = Mapping[int, int]
 """Ordinal -> weight, above 0."""
 
-_SPREAD = tuple(sorted(range(LARGEST), key=lambda place: f"{place:08b}"[::-1]))
+_EVEN_ORDER = tuple(sorted(range(MAX_SLOTS), key=lambda place: f"{place:08b}"[::-1]))
 """Positions of a table in an order in which every prefix is evenly distributed (van der Corput sequence)."""
 
 
 def choose_size(weights: Weights) -> int:
-    """Return the smallest table size with even shares. The worst ratio of two members' shares is at most `WORST_RATIO`,
-    for all members and for all but any one of them."""
+    """Return the smallest table size with even shares. The worst ratio of two members' shares is at most
+    `MAX_SHARE_RATIO`, for all members and for all but any one of them."""
     return _choose_size(tuple(sorted(weights.values())))
 
 
@@ -29,8 +29,8 @@ def _choose_size(heavy: tuple[int, ...]) -> int:
     for place, weight in enumerate(heavy if len(heavy) > 1 else ()):
         if place == heavy.index(weight):
             wholes.append(dict(enumerate((*heavy[:place], *heavy[place + 1 :]))))
-    size = SMALLEST
-    while size < LARGEST and any(worst_ratio(apportion(each, size), each) > WORST_RATIO for each in wholes):
+    size = MIN_SLOTS
+    while size < MAX_SLOTS and any(worst_ratio(apportion(each, size), each) > MAX_SHARE_RATIO for each in wholes):
         size *= 2
     return size
 
@@ -79,11 +79,11 @@ def shortest_table(table: Sequence[int]) -> tuple[int, ...]:
     return tuple(table[:size])
 
 
-@lru_cache(maxsize=LARGEST + 1)
-def evenly(size: int) -> tuple[int, ...]:
-    return tuple(place for place in _SPREAD if place < size)
+@lru_cache(maxsize=MAX_SLOTS + 1)
+def order_evenly(size: int) -> tuple[int, ...]:
+    return tuple(place for place in _EVEN_ORDER if place < size)
 
 
-def spread(places: Sequence[int], count: int) -> list[int]:
+def pick_evenly(places: Sequence[int], count: int) -> list[int]:
     """Return `count` of the places, evenly distributed over all of them."""
-    return [places[place] for place in evenly(len(places))[:count]]
+    return [places[place] for place in order_evenly(len(places))[:count]]

@@ -26,7 +26,7 @@ from fairlead.model.documents.loadbalancer import (
     pools_of,
 )
 from fairlead.model.documents.network import Resource
-from fairlead.model.documents.status import Applied, OperatingStatus, ProvisioningStatus
+from fairlead.model.documents.status import AppliedState, OperatingStatus, ProvisioningStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,30 +34,30 @@ class PartHistory:
     """Generations that created a part and that touched it last;
     0 for parts that existed when the snapshot was loaded."""
 
-    made: int = 0
-    touched: int = 0
+    created_generation: int = 0
+    touched_generation: int = 0
 
 
-AS_OLD_AS_THE_WHOLE = PartHistory()
+UNCHANGED_SINCE_LOAD = PartHistory()
 PartHistories = Map[str, PartHistory]
 """Part id -> its history. Parts that are unchanged since their load balancer was created or loaded have no entry."""
 
 
-def touch(old: LoadBalancer, new: LoadBalancer, histories: PartHistories, generation: int) -> PartHistories:
+def update_histories(old: LoadBalancer, new: LoadBalancer, histories: PartHistories, generation: int) -> PartHistories:
     """Return the histories after `new` has replaced `old`."""
     before, after = dict(_parts(old)), dict(_parts(new))
-    changed = {identity for identity, part in after.items() if _differ(before.get(identity), part)}
+    changed = {identity for identity, part in after.items() if _is_changed(before.get(identity), part)}
     for listener in new.listeners:
         if changed.intersection(pools_of(listener)):
             changed.add(listener.id)
     kept = {identity: history for identity, history in histories.items() if identity in after}
     for identity in changed:
-        made = kept.get(identity, AS_OLD_AS_THE_WHOLE).made if identity in before else generation
+        made = kept.get(identity, UNCHANGED_SINCE_LOAD).created_generation if identity in before else generation
         kept[identity] = PartHistory(made, generation)
     return Map(kept)
 
 
-def _differ(old: Resource | None, new: Resource) -> bool:
+def _is_changed(old: Resource | None, new: Resource) -> bool:
     """Compare by identity first, because unchanged parts are the same object before and after."""
     return old is not new and old != new
 
@@ -82,7 +82,7 @@ class BalancerStatus:
     balancer: LoadBalancer
     generation: int
     histories: PartHistories = Map()
-    applied: Applied
+    applied: AppliedState
     down: frozenset[str] = frozenset()
     """Members that their health monitor reports as down, at one port at least."""
     online: frozenset[HealthKey] = frozenset()
@@ -91,46 +91,46 @@ class BalancerStatus:
     """Whether agents probe the members; otherwise their dataplane does."""
     cannot_answer: Callable[[Member], bool] = lambda _: False
     """Whether the model excludes any answer from the member's address, with no monitor needed."""
-    is_unserved: Callable[[Member], bool] = lambda _: False
+    is_unrouted: Callable[[Member], bool] = lambda _: False
     """Whether no node can forward traffic to the member, monitored or not."""
-    is_kept: Callable[[], bool] = lambda: True
+    is_fully_applied: Callable[[], bool] = lambda: True
     """Whether nodes apply and serve the load balancer completely. No node reports a failure, and all nodes that forward
     to its members are responsive. An unresponsive node continues with the last configuration that it received."""
-    by_proxies: Callable[[Listener], OperatingStatus] = lambda _: OperatingStatus.ONLINE
+    proxy_status: Callable[[Listener], OperatingStatus] = lambda _: OperatingStatus.ONLINE
     """Operating status of a listener that uses proxies."""
 
-    def provisioning(self, part: Resource) -> ProvisioningStatus:
+    def provisioning_status(self, part: Resource) -> ProvisioningStatus:
         """Return ERROR while the apply of the part's newest generation fails;
         for the load balancer, of any generation."""
-        touched = self.generation if part is self.balancer else self._stamp(part).touched
+        touched = self.generation if part is self.balancer else self._find_history(part).touched_generation
         if self.applied.generation and self.applied.generation >= touched:
             failing = part is self.balancer and self.applied.error is not None
             return ProvisioningStatus.ERROR if failing else ProvisioningStatus.ACTIVE
         if self.applied.error is not None:
             return ProvisioningStatus.ERROR
-        is_new = not self._is_there(part) and (self.applied.generation or part.updated_at is None)
+        is_new = not self._is_applied(part) and (self.applied.generation or part.updated_at is None)
         return ProvisioningStatus.PENDING_CREATE if is_new else ProvisioningStatus.PENDING_UPDATE
 
     def is_immutable(self, part: Resource) -> bool:
         """Return whether requests must wait for the part.
         A part that fails to apply is mutable, because a change may be the fix."""
         pending = (ProvisioningStatus.PENDING_CREATE, ProvisioningStatus.PENDING_UPDATE)
-        return self.provisioning(part) in pending and not self.applied.stalled
+        return self.provisioning_status(part) in pending and not self.applied.stalled
 
     def of_balancer(self) -> OperatingStatus:
         """Return DEGRADED also while some nodes fail or are unresponsive, because other nodes serve clients."""
         if not self._serves(self.balancer):
             return OperatingStatus.OFFLINE
-        led_to = self._led_to()
+        led_to = self._find_pools_in_use()
         parts = {self._of_pool(pool, led_to) for pool in self.balancer.pools}
         parts.update(self.of_listener(listener) for listener in self.balancer.listeners if listener.proxy_port)
         worst = (status for status in (OperatingStatus.ERROR, OperatingStatus.DEGRADED) if status in parts)
-        return next(worst, OperatingStatus.ONLINE if self.is_kept() else OperatingStatus.DEGRADED)
+        return next(worst, OperatingStatus.ONLINE if self.is_fully_applied() else OperatingStatus.DEGRADED)
 
     def of_listener(self, listener: Listener) -> OperatingStatus:
         """Return the status of its proxies for a listener that uses them, otherwise ONLINE or OFFLINE."""
         serves = self._serves(self.balancer, listener)
-        return self.by_proxies(listener) if serves and listener.proxy_port else _online(serves)
+        return self.proxy_status(listener) if serves and listener.proxy_port else _online(serves)
 
     def of_policy(self, listener: Listener, policy: L7Policy) -> OperatingStatus:
         return _online(self._serves(self.balancer, listener, policy))
@@ -139,21 +139,21 @@ class BalancerStatus:
         return _online(self._serves(self.balancer, listener, policy, rule))
 
     def of_pool(self, pool: Pool) -> OperatingStatus:
-        return self._of_pool(pool, self._led_to())
+        return self._of_pool(pool, self._find_pools_in_use())
 
     def _of_pool(self, pool: Pool, led_to: frozenset[str]) -> OperatingStatus:
         """Return OFFLINE also if no serving listener leads to the pool. Members that are not applied yet are ignored,
         and members that are not probed yet count as serving."""
         if not self._serves(self.balancer, pool) or pool.id not in led_to:
             return OperatingStatus.OFFLINE
-        there = [member for member in pool.members if self._is_there(member)]
+        there = [member for member in pool.members if self._is_applied(member)]
         members = {self.of_member(pool, member) for member in there}
         works = members & {OperatingStatus.ONLINE, OperatingStatus.NO_MONITOR}
         if there and not works and not any(self._is_unprobed(pool, member) for member in there):
             return OperatingStatus.ERROR
         return OperatingStatus.DEGRADED if OperatingStatus.ERROR in members else OperatingStatus.ONLINE
 
-    def _led_to(self) -> frozenset[str]:
+    def _find_pools_in_use(self) -> frozenset[str]:
         """Return the pools of the listeners that serve."""
         serving = (listener for listener in self.balancer.listeners if self._serves(listener))
         return frozenset(pool_id for listener in serving for pool_id in pools_of(listener))
@@ -166,7 +166,7 @@ class BalancerStatus:
             return OperatingStatus.OFFLINE
         if member.weight == 0:
             return OperatingStatus.DRAINING
-        if self.is_unserved(member):
+        if self.is_unrouted(member):
             return OperatingStatus.ERROR
         if not _is_monitored(pool):
             return OperatingStatus.ERROR if self.cannot_answer(member) else OperatingStatus.NO_MONITOR
@@ -174,20 +174,20 @@ class BalancerStatus:
             return OperatingStatus.ERROR
         return _online(member.id in self.online)
 
-    def _stamp(self, part: Resource) -> PartHistory:
-        return self.histories.get(part.id, AS_OLD_AS_THE_WHOLE)
+    def _find_history(self, part: Resource) -> PartHistory:
+        return self.histories.get(part.id, UNCHANGED_SINCE_LOAD)
 
     def _is_unprobed(self, pool: Pool, member: Member) -> bool:
         """Return whether the member has no probe result yet. Such a member serves until it is reported as down."""
-        is_known = member.id in self.down or member.id in self.online or self.is_unserved(member)
+        is_known = member.id in self.down or member.id in self.online or self.is_unrouted(member)
         return _is_monitored(pool) and member.takes_connections and not is_known
 
-    def _is_there(self, part: Resource) -> bool:
+    def _is_applied(self, part: Resource) -> bool:
         """Return whether any version of the part has been applied."""
-        return 0 < self.applied.generation >= self._stamp(part).made
+        return 0 < self.applied.generation >= self._find_history(part).created_generation
 
     def _serves(self, *parts: LoadBalancer | Listener | Pool | HealthMonitor | L7Policy | L7Rule) -> bool:
-        return all(part.admin_state_up and self._is_there(part) for part in parts)
+        return all(part.admin_state_up and self._is_applied(part) for part in parts)
 
 
 def _is_monitored(pool: Pool) -> bool:

@@ -5,7 +5,7 @@ from typing import TypeAlias
 
 from immutables import Map
 
-Ports: TypeAlias = Map[str, bool]
+PortBindings: TypeAlias = Map[str, bool]
 """Port id -> whether its packets flow on this chassis. The gateway of a router is listed by its gateway port."""
 
 
@@ -18,4 +18,4 @@ class Chassis:
     """Availability zones as Neutron defines them: none, one or several."""
     alive: bool = True
     """Whether the chassis confirms `NB_Global.nb_cfg`. A chassis that is not checked counts as alive."""
-    ports: Ports = Map()
+    ports: PortBindings = Map()

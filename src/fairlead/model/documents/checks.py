@@ -13,11 +13,11 @@ from enum import StrEnum
 from typing import TypeAlias
 
 from fairlead.model.documents.addresses import IPAddress
-from fairlead.model.documents.health import ASKED_OVER, Endpoint
+from fairlead.model.documents.health import PROBE_TRANSPORTS, Endpoint
 from fairlead.model.documents.loadbalancer import HealthMonitor, HttpMonitor, MonitorType, Pool, PoolProtocol, Transport
 from fairlead.model.documents.local_ip import ReplicaMonitor
 
-SHORTLY = 0.25
+TIMEOUT_MARGIN_SECONDS = 0.25
 """Margin between timeout and next probe, in seconds; a quarter of the delay if the delay is below one second."""
 
 
@@ -31,7 +31,7 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rhythm:
+class ProbeSchedule:
     """Schedule and thresholds of a check. Times are in seconds."""
 
     delay: float
@@ -42,10 +42,10 @@ class Rhythm:
     max_retries_down: int
 
     @property
-    def patience(self) -> float:
+    def effective_timeout(self) -> float:
         """Effective timeout of a probe. Octavia wants the timeout below the delay but accepts other values, so a probe
         times out shortly before the next one starts."""
-        return min(self.timeout, self.delay - min(SHORTLY, self.delay / 4))
+        return min(self.timeout, self.delay - min(TIMEOUT_MARGIN_SECONDS, self.delay / 4))
 
 
 class ProxyHeader(StrEnum):
@@ -102,17 +102,17 @@ class Target:
 
     endpoint: Endpoint
     check: Check
-    rhythm: Rhythm
-    covers: bool = False
+    schedule: ProbeSchedule
+    is_delegated: bool = False
     """Whether the target is on another node or on none, so it is probed from the network's ordinary probe port."""
     project_id: str = ""
     """Project of the load balancer. Probes are scheduled fairly between projects."""
 
 
-def rhythm_of(monitor: HealthMonitor | ReplicaMonitor) -> Rhythm:
+def make_schedule(monitor: HealthMonitor | ReplicaMonitor) -> ProbeSchedule:
     """Return the schedule of a monitor. Octavia allows a delay and a timeout of 0; both count as one second."""
-    return Rhythm(
-        delay=monitor.seconds_between,
+    return ProbeSchedule(
+        delay=monitor.interval_seconds,
         timeout=float(max(1, monitor.timeout)),
         max_retries=monitor.max_retries,
         max_retries_down=monitor.max_retries_down,
@@ -127,7 +127,7 @@ def opening_of(pool: Pool) -> Opening:
 def check_of(monitor: HealthMonitor | ReplicaMonitor, address: IPAddress, opening: Opening = PLAIN) -> Check:
     """Return the check for an address. `opening` applies there, whatever the monitor's type."""
     if not isinstance(monitor, HttpMonitor):
-        is_stream = ASKED_OVER[monitor.type] is Transport.TCP
+        is_stream = PROBE_TRANSPORTS[monitor.type] is Transport.TCP
         kind = MonitorType.TLS_HELLO if opening.is_tls and monitor.type is MonitorType.TCP else monitor.type
         return PlainCheck(type=kind, header=opening.header if is_stream else None)
     return HttpCheck(
@@ -136,12 +136,12 @@ def check_of(monitor: HealthMonitor | ReplicaMonitor, address: IPAddress, openin
         path=monitor.url_path,
         version=monitor.http_version or "1.0",  # default of HAProxy, and of Octavia
         host=monitor.domain_name or (f"[{address}]" if address.version == 6 else str(address)),
-        codes=expected(monitor.expected_codes),
+        codes=parse_expected_codes(monitor.expected_codes),
         header=opening.header,
     )
 
 
-def expected(codes: str) -> frozenset[int]:
+def parse_expected_codes(codes: str) -> frozenset[int]:
     """Parse accepted status codes: one code, a comma-separated list, or a range with a hyphen."""
     first, hyphen, last = codes.partition("-")
     if hyphen:

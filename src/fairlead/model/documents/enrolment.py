@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from datetime import datetime
 
-LONGEST_CHASSIS = 64
+MAX_CHASSIS_NAME_LENGTH = 64
 """Maximum length of a chassis name, in characters, as of a certificate's common name (RFC 5280, ub-common-name)."""
-MOST_NODES = 10_000
-MOST_NODE_TOKENS = 1_000
+MAX_NODES = 10_000
+MAX_NODE_TOKENS = 1_000
 """Maximum tokens that have not expired."""
-MOST_ISSUED = 2
+MAX_CERTIFICATES_PER_NODE = 2
 """Maximum valid certificates of a node: the old and the new one during renewal."""
 
 

@@ -7,13 +7,13 @@ from typing import NamedTuple, TypeAlias
 from fairlead.model.documents.addresses import IPAddress
 from fairlead.model.documents.loadbalancer import MonitorType, Transport
 
-TRANSPORTS: Mapping[MonitorType, Transport] = {
+OVN_PROBE_TRANSPORTS: Mapping[MonitorType, Transport] = {
     MonitorType.TCP: Transport.TCP,
     MonitorType.UDP_CONNECT: Transport.UDP,
 }
 """Monitors that only test whether a port is open. OVN's own monitors support these."""
-ASKED_OVER: Mapping[MonitorType, Transport] = {
-    **TRANSPORTS,
+PROBE_TRANSPORTS: Mapping[MonitorType, Transport] = {
+    **OVN_PROBE_TRANSPORTS,
     **dict.fromkeys((MonitorType.HTTP, MonitorType.HTTPS, MonitorType.TLS_HELLO), Transport.TCP),
     MonitorType.SCTP: Transport.SCTP,
     MonitorType.PING: Transport.ANY,
@@ -57,7 +57,7 @@ HealthKey: TypeAlias = str | tuple[str, int]
 """Member as a whole, by its id; one port of a member that is probed at several; or a replica, by its port."""
 
 
-def of_the_whole(ports: Collection[Health]) -> Health:
+def combine_port_health(ports: Collection[Health]) -> Health:
     """Return the health of a member from that of its ports. A member without ports cannot be probed."""
     down = [health for health in ports if health.is_down]
     if down:
@@ -71,11 +71,11 @@ class Endpoint(NamedTuple):
 
     port_id: str
     address: IPAddress
-    number: int
+    port: int
     """TCP, UDP or SCTP port; 0 for PING, which has none."""
     transport: Transport
     network_id: str = ""
     """Network of the endpoint; set where agents probe."""
-    asker: str = ""
+    monitor_id: str = ""
     """Id of the health monitor or Local IP; set where agents probe, because each monitor has its own check there. OVN
     has one check for all."""

@@ -12,16 +12,16 @@ from typing import TypeAlias
 
 from fairlead.model.documents.addresses import IPAddress, IPNetwork
 
-MOST_HOSTS = 1_000
+MAX_HOSTS = 1_000
 """Maximum hosts. Each host has one routing rule per peer, which the kernel evaluates in order."""
-MOST_PREFIXES = 64
+MAX_PREFIXES = 64
 """Maximum prefixes of one host."""
-MOST_OWN = 256
+MAX_OWN_ADDRESSES = 256
 """Maximum own addresses inside its prefixes that a host reports; the first ones."""
-LARGEST_NUMBER = 4_095
+MAX_HOST_NUMBER = 4_095
 PrefixKey: TypeAlias = tuple[int, int, int]
 """IP version, prefix length and network address."""
-BITS = {4: 32, 6: 128}
+ADDRESS_BITS = {4: 32, 6: 128}
 Block: TypeAlias = tuple[int, int]
 """IP version and leading bits of a block of addresses: a /24 for IPv4, a /64 for IPv6."""
 BLOCK_LENGTH = {4: 24, 6: 64}
@@ -52,7 +52,7 @@ class Host:
     Until then, connections that other hosts accepted during the drain stay there."""
 
 
-def way_to(own: Host, other: Host) -> IPAddress | None:
+def find_tunnel_endpoint(own: Host, other: Host) -> IPAddress | None:
     """Return the tunnel endpoint of the other host for packets of `own`; None if there is none. The two hosts must have
     the IP version in common; IPv4 is preferred for its shorter header."""
     versions = {address.version for address in own.addresses}
@@ -60,7 +60,7 @@ def way_to(own: Host, other: Host) -> IPAddress | None:
     return next(found, None)
 
 
-def is_returned(host: Host, now: datetime) -> bool:
+def is_return_over(host: Host, now: datetime) -> bool:
     """Return whether the return period after a drain is over."""
     return host.returning_until is not None and host.returning_until <= now
 
@@ -80,13 +80,15 @@ def address_key(address: IPAddress) -> PrefixKey:
     return address.version, address.max_prefixlen, int(address)
 
 
-def holding(known: Container[PrefixKey], lengths: Iterable[tuple[int, int]], key: PrefixKey) -> PrefixKey | None:
+def find_containing_prefix(
+    known: Container[PrefixKey], lengths: Iterable[tuple[int, int]], key: PrefixKey
+) -> PrefixKey | None:
     """Return the known prefix that contains the prefix `key`; None if there is none. `lengths` has the IP versions and
     prefix lengths of all known prefixes; each length costs one lookup."""
     version, length, first = key
     for other, shorter in lengths:
         if other == version and shorter <= length:
-            spare = BITS[version] - shorter
+            spare = ADDRESS_BITS[version] - shorter
             found = version, shorter, first >> spare << spare
             if found in known:
                 return found
@@ -94,7 +96,7 @@ def holding(known: Container[PrefixKey], lengths: Iterable[tuple[int, int]], key
 
 
 def block_of(address: IPAddress) -> Block:
-    return address.version, int(address) >> (BITS[address.version] - BLOCK_LENGTH[address.version])
+    return address.version, int(address) >> (ADDRESS_BITS[address.version] - BLOCK_LENGTH[address.version])
 
 
 def sort_key(prefix: HostPrefix) -> tuple[int, int]:

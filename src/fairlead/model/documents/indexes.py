@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeAlias, overload
 from immutables import Map, MapMutation
 
 from fairlead.model.documents.addresses import IPAddress
-from fairlead.model.documents.allocations import Taken, with_addresses, without_addresses
+from fairlead.model.documents.allocations import Allocations, with_addresses, without_addresses
 
 Ids: TypeAlias = Map[str, int]
 """Set of ids, each with the number of documents that name it. The ids are keys of a persistent map, so adding one to
@@ -24,7 +24,7 @@ class Index(Protocol):
     def name(self) -> str:
         """Field of the snapshot."""
 
-    def take(self, document: Any) -> Any:
+    def extract(self, document: Any) -> Any:
         """Return the contribution of one document: a comparable value, false if there is none."""
 
     def change(self, index: Any, identity: str, before: Any, after: Any) -> Any:
@@ -33,13 +33,13 @@ class Index(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Unique:
+class UniqueIndex:
     """Key -> the one document with this key."""
 
     name: str
     keys: Callable[[Any], Iterable[Hashable]]
 
-    def take(self, document: Any) -> tuple[Hashable, ...]:
+    def extract(self, document: Any) -> tuple[Hashable, ...]:
         return tuple(self.keys(document))
 
     def change(
@@ -61,21 +61,21 @@ class Unique:
 
 
 @dataclass(frozen=True, slots=True)
-class Holders:
+class SharedKeys:
     """Key -> the document with this key; the one with the lowest id if several have it."""
 
-    least: Map[Any, str] = Map()
+    lowest: Map[Any, str] = Map()
     others: Map[Any, tuple[str, ...]] = Map()
     """Key of several documents -> all of them except the one in `least`, sorted."""
 
     def __len__(self) -> int:
-        return len(self.least)
+        return len(self.lowest)
 
     def __contains__(self, key: Hashable) -> bool:
-        return key in self.least
+        return key in self.lowest
 
     def __getitem__(self, key: Hashable) -> str:
-        return self.least[key]
+        return self.lowest[key]
 
     @overload
     def get(self, key: Hashable) -> str | None: ...
@@ -84,44 +84,44 @@ class Holders:
     def get(self, key: Hashable, default: str) -> str: ...
 
     def get(self, key: Hashable, default: str | None = None) -> str | None:
-        return self.least.get(key, default)
+        return self.lowest.get(key, default)
 
 
-NO_HOLDERS = Holders()
+NO_SHARED_KEYS = SharedKeys()
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class SharedKeyIndex:
     """Key -> a document with this key. Unmanaged objects may share a key,
     which exists as long as one of them has it."""
 
     name: str
     keys: Callable[[Any], Iterable[Hashable]]
 
-    def take(self, document: Any) -> frozenset[Hashable]:
+    def extract(self, document: Any) -> frozenset[Hashable]:
         return frozenset(self.keys(document))
 
     def change(
-        self, index: Holders, identity: str, before: frozenset[Hashable] | None, after: frozenset[Hashable] | None
-    ) -> Holders:
+        self, index: SharedKeys, identity: str, before: frozenset[Hashable] | None, after: frozenset[Hashable] | None
+    ) -> SharedKeys:
         old, new = before or frozenset(), after or frozenset()
-        with index.least.mutate() as least, index.others.mutate() as others:
+        with index.lowest.mutate() as least, index.others.mutate() as others:
             for key in old - new:
-                _hold(least, others, key, {*_holders(least, others, key)} - {identity})
+                _set_ids_with_key(least, others, key, {*_ids_with_key(least, others, key)} - {identity})
             for key in new - old:
-                _hold(least, others, key, {*_holders(least, others, key), identity})
-        return Holders(least.finish(), others.finish())
+                _set_ids_with_key(least, others, key, {*_ids_with_key(least, others, key), identity})
+        return SharedKeys(least.finish(), others.finish())
 
 
-_Least: TypeAlias = MapMutation[Any, str]
-_Others: TypeAlias = MapMutation[Any, tuple[str, ...]]
+_LowestMutation: TypeAlias = MapMutation[Any, str]
+_OthersMutation: TypeAlias = MapMutation[Any, tuple[str, ...]]
 
 
-def _holders(least: _Least, others: _Others, key: Hashable) -> tuple[str, ...]:
+def _ids_with_key(least: _LowestMutation, others: _OthersMutation, key: Hashable) -> tuple[str, ...]:
     return () if key not in least else (least[key], *others.get(key, ()))
 
 
-def _hold(least: _Least, others: _Others, key: Hashable, holders: Iterable[str]) -> None:
+def _set_ids_with_key(least: _LowestMutation, others: _OthersMutation, key: Hashable, holders: Iterable[str]) -> None:
     ordered = tuple(sorted(holders))
     if ordered:
         least[key] = ordered[0]
@@ -134,7 +134,7 @@ def _hold(least: _Least, others: _Others, key: Hashable, holders: Iterable[str])
 
 
 @dataclass(frozen=True, slots=True)
-class Grouped:
+class GroupedIndex:
     """Key -> ids of the documents with this key, or of the objects that `what` returns for them. None is not a key.
 
     Several documents may contribute the same id to a key; it remains as long as one of them does.
@@ -142,12 +142,12 @@ class Grouped:
 
     name: str
     keys: Callable[[Any], Iterable[Hashable | None]]
-    what: Callable[[Any], str] | None = None
+    member_id: Callable[[Any], str] | None = None
     """Returns the id to index; the document's own id if absent."""
 
-    def take(self, document: Any) -> tuple[tuple[Hashable, ...], str]:
+    def extract(self, document: Any) -> tuple[tuple[Hashable, ...], str]:
         keys = tuple(key for key in self.keys(document) if key is not None)
-        return keys, self.what(document) if self.what else ""
+        return keys, self.member_id(document) if self.member_id else ""
 
     def change(
         self,
@@ -160,11 +160,11 @@ class Grouped:
             for taken, number in ((before, -1), (after, 1)):
                 keys, named = taken or ((), "")
                 for key in keys:
-                    _group(mutation, key, named or identity, number)
+                    _change_group(mutation, key, named or identity, number)
         return mutation.finish()
 
 
-def _group(mutation: MapMutation[Any, Ids], key: Hashable, name: str, number: int) -> None:
+def _change_group(mutation: MapMutation[Any, Ids], key: Hashable, name: str, number: int) -> None:
     group = mutation.get(key, NO_IDS)
     count = group.get(name, 0) + number
     group = group.set(name, count) if count else group.delete(name)
@@ -175,13 +175,13 @@ def _group(mutation: MapMutation[Any, Ids], key: Hashable, name: str, number: in
 
 
 @dataclass(frozen=True, slots=True)
-class Summed:
+class SumIndex:
     """Key -> sum of the numbers of all documents; zero sums are omitted."""
 
     name: str
     numbers: Callable[[Any], Mapping[Any, int]]
 
-    def take(self, document: Any) -> Mapping[Any, int]:
+    def extract(self, document: Any) -> Mapping[Any, int]:
         return self.numbers(document)
 
     def change(
@@ -199,23 +199,23 @@ class Summed:
 
 
 @dataclass(frozen=True, slots=True)
-class Addresses:
+class AllocationIndex:
     """Allocated addresses of networks, for finding a free one (`taken`)."""
 
     name: str
     addresses: Callable[[Any], tuple[str, frozenset[IPAddress]]]
     """Returns a network's id and the document's addresses on it."""
 
-    def take(self, document: Any) -> tuple[str, frozenset[IPAddress]]:
+    def extract(self, document: Any) -> tuple[str, frozenset[IPAddress]]:
         return self.addresses(document)
 
     def change(
         self,
-        index: Taken,
+        index: Allocations,
         identity: str,
         before: tuple[str, frozenset[IPAddress]] | None,
         after: tuple[str, frozenset[IPAddress]] | None,
-    ) -> Taken:
+    ) -> Allocations:
         if before is not None:
             index = without_addresses(index, *before)
         return index if after is None else with_addresses(index, *after)

@@ -7,28 +7,35 @@ this function. It is used when an old document is loaded, so that no client move
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from fairlead.model.documents.apportionment import LARGEST, SMALLEST, WORST_RATIO, Weights, interleave, worst_ratio
+from fairlead.model.documents.apportionment import (
+    MAX_SHARE_RATIO,
+    MAX_SLOTS,
+    MIN_SLOTS,
+    Weights,
+    interleave,
+    worst_ratio,
+)
 
 
-def assign_slots(table: Sequence[int], weights: Weights) -> tuple[int, ...]:
+def assign_legacy_slots(table: Sequence[int], weights: Weights) -> tuple[int, ...]:
     """Return the table for these weights (ordinal -> weight, above 0) that moves the fewest slots of `table`."""
     if not weights:
         return ()
     size = max(len(table), _choose_size(weights))
     if not table:
-        return interleave(_targets(Counter(), weights, size))
+        return interleave(_target_counts(Counter(), weights, size))
     widened = tuple(table) * (size // len(table))
-    return _move(widened, _targets(Counter(widened), weights, size))
+    return _reassign(widened, _target_counts(Counter(widened), weights, size))
 
 
 def _choose_size(weights: Weights) -> int:
-    size = SMALLEST
-    while size < LARGEST and worst_ratio(_targets(Counter(), weights, size), weights) > WORST_RATIO:
+    size = MIN_SLOTS
+    while size < MAX_SLOTS and worst_ratio(_target_counts(Counter(), weights, size), weights) > MAX_SHARE_RATIO:
         size *= 2
     return size
 
 
-def _targets(held: Counter[int], weights: Weights, size: int) -> dict[int, int]:
+def _target_counts(held: Counter[int], weights: Weights, size: int) -> dict[int, int]:
     """Return the slots per member: its share rounded down or up, whichever is closer to its present number.
 
     Free slots go to new members first: slots then move from remaining members to new ones only, and no client moves
@@ -44,12 +51,12 @@ def _targets(held: Counter[int], weights: Weights, size: int) -> dict[int, int]:
         for member in sorted(upwards, key=lambda m: (held[m] > 0, -remainder[m], m))[:missing]:
             target[member] += 1
     else:
-        _lower(target, -missing, held=held, low=low, remainder=remainder)
-    _seat_everybody(target, size)
+        _lower_targets(target, -missing, held=held, low=low, remainder=remainder)
+    _ensure_one_slot_each(target, size)
     return target
 
 
-def _seat_everybody(target: dict[int, int], size: int) -> None:
+def _ensure_one_slot_each(target: dict[int, int], size: int) -> None:
     """Give one slot to each member with a share below half a slot, because a member with a weight must get connections.
     It is taken from the members with most slots. Shares are then as coarse as the table."""
     if len(target) <= size:
@@ -59,7 +66,7 @@ def _seat_everybody(target: dict[int, int], size: int) -> None:
             target[member] = 1
 
 
-def _lower(
+def _lower_targets(
     target: dict[int, int], surplus: int, *, held: Counter[int], low: Mapping[int, int], remainder: Mapping[int, int]
 ) -> None:
     """Reduce the targets by `surplus` slots in total.
@@ -80,7 +87,7 @@ def _lower(
         target[member] -= 1
 
 
-def _move(table: Sequence[int], target: Mapping[int, int]) -> tuple[int, ...]:
+def _reassign(table: Sequence[int], target: Mapping[int, int]) -> tuple[int, ...]:
     """Assign every slot that its member must give up to the member with the largest deficit."""
     kept: Counter[int] = Counter()
     result: list[int | None] = []

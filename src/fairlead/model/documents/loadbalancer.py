@@ -10,10 +10,10 @@ from typing import Literal, TypeAlias
 from fairlead.model.documents.addresses import IPAddress, IPNetwork
 from fairlead.model.documents.l7 import L7Policy
 from fairlead.model.documents.network import Resource
-from fairlead.model.documents.port_ranges import Ports, TargetPort, expand, targets
+from fairlead.model.documents.port_ranges import Ports, TargetPort, expand, expand_targets
 from fairlead.model.documents.slots import SlotTable
 
-UNNUMBERED = -1
+NO_ORDINAL = -1
 UNLIMITED = -1
 
 
@@ -43,7 +43,7 @@ class PoolProtocol(StrEnum):
     UDP = "UDP"
 
 
-DATAGRAMS = frozenset({PoolProtocol.UDP, PoolProtocol.SCTP})
+DATAGRAM_PROTOCOLS = frozenset({PoolProtocol.UDP, PoolProtocol.SCTP})
 
 
 class Algorithm(StrEnum):
@@ -142,7 +142,7 @@ SessionPersistence: TypeAlias = HttpCookiePersistence | AppCookiePersistence | S
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member(Resource):
-    ordinal: int = UNNUMBERED
+    ordinal: int = NO_ORDINAL
     """Number of the member in the slot tables of its pool.
     It is assigned when the member is first stored, and never reused."""
     address: IPAddress
@@ -164,7 +164,7 @@ class Member(Resource):
         return self.admin_state_up and self.weight > 0
 
     @property
-    def is_probed_once(self) -> bool:
+    def has_single_probe_port(self) -> bool:
         """Whether the member is probed at one port only, whatever the ports of its listeners."""
         return self.monitor_port is not None or isinstance(self.port, int)
 
@@ -188,7 +188,7 @@ class _Monitor(Resource):
     Octavia keeps both for monitors of every type and returns them to clients."""
 
     @property
-    def seconds_between(self) -> float:
+    def interval_seconds(self) -> float:
         """Interval between two probes. Octavia allows a delay of 0, which counts as one second."""
         return float(max(1, self.delay)) if self.delay_ms is None else self.delay_ms / 1000
 
@@ -246,7 +246,7 @@ class Pool(Resource):
     """Single slot table of all members, in documents older than per-version tables; otherwise empty."""
 
     @property
-    def goes_by_source(self) -> bool:
+    def hashes_source_only(self) -> bool:
         """Whether the client address alone selects the member, by algorithm or persistence."""
         return isinstance(self.persistence, SourceIpPersistence) or self.algorithm is Algorithm.SOURCE_IP
 
@@ -254,7 +254,7 @@ class Pool(Resource):
     def goes_by_fields(self) -> bool:
         """Whether the client's address, or its address and port, selects the same member on every node.
         ROUND_ROBIN promises even shares only (ADR 90)."""
-        return self.goes_by_source or self.algorithm is Algorithm.SOURCE_IP_PORT
+        return self.hashes_source_only or self.algorithm is Algorithm.SOURCE_IP_PORT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -334,7 +334,7 @@ class Vip:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parted:
+class RemovedMember:
     """Removed member that may still have connections."""
 
     transport: Transport
@@ -362,7 +362,7 @@ class MovedSlots:
     """Time when the entry is removed."""
 
 
-class Use(StrEnum):
+class SpecPurpose(StrEnum):
     """Purpose of a declarative load balancer."""
 
     FORWARD = "forward"
@@ -381,7 +381,7 @@ class Backend:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Described:
+class DeclarativeSpec:
     """Declarative spec of a load balancer, from an API that replaces load balancers as a whole.
 
     Each port of the spec is a listener with its own pool, and the members have the names of backends. This class has
@@ -390,14 +390,14 @@ class Described:
 
     network_id: str
     """Network of the load balancer. The VIP is an address of this network, or of the external network of its router."""
-    use: Use
+    use: SpecPurpose
     backends: tuple[Backend, ...] = ()
     """All backends in the order of the request, used by a port or not."""
     config: tuple[tuple[str, str], ...] = ()
     """Options as given in the request, sorted by name."""
 
 
-class Takeover(StrEnum):
+class MigrationStage(StrEnum):
     """Stage of a takeover: migration of a load balancer from another provider of the service, with the same id."""
 
     PREPARED = "prepared"
@@ -407,12 +407,12 @@ class Takeover(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class ExternalService:
     """Load balancer that another service (Octavia) also stores. The service defines it and reads its statuses."""
 
     made_port: bool
     """Whether the service created the VIP's port for this load balancer, and deletes it afterwards."""
-    takeover: Takeover | None = None
+    takeover: MigrationStage | None = None
     """Stage of the takeover; None if no other provider had the load balancer."""
 
 
@@ -430,15 +430,15 @@ class LoadBalancer(Resource):
     flavor_id: str | None = None
     availability_zone: str | None = None
     """Name of the availability zone."""
-    parted: tuple[Parted, ...] = ()
+    parted: tuple[RemovedMember, ...] = ()
     """Recently removed members, sorted by expiry."""
     moved: tuple[MovedSlots, ...] = ()
     """Moved slots, sorted by expiry; only for providers that announce VIPs."""
-    described: Described | None = None
+    described: DeclarativeSpec | None = None
     """Declarative spec; None if the parts are changed one by one, as in Octavia's API."""
     router_id: str | None = None
     """Router whose gateway has the VIPs, for VIPs on an external network."""
-    kept: Kept | None = None
+    kept: ExternalService | None = None
     """State shared with another service; None if only Fairlead stores the load balancer."""
 
     @property
@@ -475,14 +475,14 @@ def transport(protocol: ListenerProtocol) -> Transport:
     return _TRANSPORTS.get(protocol, Transport.TCP)
 
 
-def takes_everything(listener: Listener) -> bool:
+def is_catch_all(listener: Listener) -> bool:
     """Return whether the listener accepts all traffic to the VIP that no other listener accepts."""
     return listener.protocol is ListenerProtocol.ANY and listener.admin_state_up
 
 
 def has_default_target(balancer: LoadBalancer) -> bool:
     """Whether a listener takes everything that is sent to the VIPs, so that the router itself answers no ping."""
-    return balancer.admin_state_up and any(map(takes_everything, balancer.listeners))
+    return balancer.admin_state_up and any(map(is_catch_all, balancer.listeners))
 
 
 def probed_address(member: Member) -> IPAddress:
@@ -491,16 +491,16 @@ def probed_address(member: Member) -> IPAddress:
 
 def is_prepared(balancer: LoadBalancer) -> bool:
     """Return whether the load balancer waits for its takeover and has no rows yet."""
-    return balancer.kept is not None and balancer.kept.takeover is Takeover.PREPARED
+    return balancer.kept is not None and balancer.kept.takeover is MigrationStage.PREPARED
 
 
 def is_taken_over(balancer: LoadBalancer) -> bool:
-    return balancer.kept is not None and balancer.kept.takeover is Takeover.TAKEN
+    return balancer.kept is not None and balancer.kept.takeover is MigrationStage.TAKEN
 
 
 def is_forward(balancer: LoadBalancer) -> bool:
     """Return whether the load balancer is a network forward: each port leads to one machine."""
-    return balancer.described is not None and balancer.described.use is Use.FORWARD
+    return balancer.described is not None and balancer.described.use is SpecPurpose.FORWARD
 
 
 def find_listener(balancer: LoadBalancer, listener_id: str) -> Listener | None:
@@ -527,14 +527,14 @@ def pools_of(listener: Listener) -> tuple[str, ...]:
     return tuple(dict.fromkeys(pool_id for pool_id in (listener.default_pool_id, *redirects) if pool_id))
 
 
-def near_pools(balancer: LoadBalancer) -> tuple[Pool, ...]:
+def pools_with_locality(balancer: LoadBalancer) -> tuple[Pool, ...]:
     """Return the pools that prefer members near the client."""
     return tuple(pool for pool in balancer.pools if pool.locality is not Locality.NONE)
 
 
-def decides_on_chassis(balancer: LoadBalancer) -> bool:
+def selects_per_chassis(balancer: LoadBalancer) -> bool:
     """Return whether the forwarding decision may depend on the client's chassis, because of a locality or a proxy."""
-    return any(listener.proxy_port for listener in balancer.listeners) or bool(near_pools(balancer))
+    return any(listener.proxy_port for listener in balancer.listeners) or bool(pools_with_locality(balancer))
 
 
 def listeners_of(balancer: LoadBalancer, pool_id: str) -> tuple[Listener, ...]:
@@ -560,16 +560,20 @@ def listeners_by_pool(balancer: LoadBalancer) -> Mapping[str, Sequence[Listener]
 
 def target_ports(listeners: Sequence[Listener], member: Member) -> tuple[int, ...]:
     """Return the member's ports without duplicates, in the order of the pool's listeners (`listeners_by_pool`)."""
-    return (member.port,) if isinstance(member.port, int) else _ports_behind(_listened(listeners), member.port)
+    return (
+        (member.port,)
+        if isinstance(member.port, int)
+        else _member_ports(_expand_listener_ports(listeners), member.port)
+    )
 
 
-def _listened(listeners: Sequence[Listener]) -> Sequence[Sequence[int]]:
+def _expand_listener_ports(listeners: Sequence[Listener]) -> Sequence[Sequence[int]]:
     """Return the ports of each listener."""
     return [tuple(expand(listener.ports)) for listener in listeners]
 
 
-def _ports_behind(listened: Sequence[Sequence[int]], port: Ports | None) -> tuple[int, ...]:
-    return tuple(dict.fromkeys([number for each in listened for number in targets(port, each)]))
+def _member_ports(listened: Sequence[Sequence[int]], port: Ports | None) -> tuple[int, ...]:
+    return tuple(dict.fromkeys([number for each in listened for number in expand_targets(port, each)]))
 
 
 def probed_ports(listeners: Sequence[Listener], member: Member) -> tuple[int, ...]:
@@ -583,8 +587,8 @@ def count_probed_ports(pool: Pool, listeners: Sequence[Listener]) -> Sequence[in
     Most of a thousand members have the same port, so each port is counted once.
     """
     ports = {member.port for member in pool.members if not isinstance(member.port, int)}
-    listened = _listened(listeners) if ports else ()
-    counted: dict[TargetPort, int] = {port: len(_ports_behind(listened, port)) for port in ports}
+    listened = _expand_listener_ports(listeners) if ports else ()
+    counted: dict[TargetPort, int] = {port: len(_member_ports(listened, port)) for port in ports}
     return [counted.get(member.port, 1) if member.monitor_port is None else 1 for member in pool.members]
 
 

@@ -57,7 +57,7 @@ class ReplicaMonitor:
     max_retries_down: int = 3
 
     @property
-    def seconds_between(self) -> float:
+    def interval_seconds(self) -> float:
         """Interval between two probes."""
         return float(max(1, self.delay))
 

@@ -30,7 +30,7 @@ class PortUse(StrEnum):
 
 
 _USES = {use.value: use for use in PortUse}
-UNASKED = frozenset({PortUse.PROBE, PortUse.PROXY})
+SYSTEM_USES = frozenset({PortUse.PROBE, PortUse.PROXY})
 """Uses of ports that no request creates or deletes.
 Such a port exists while it is needed, and is deleted with its network."""
 
@@ -62,7 +62,7 @@ class Route:
     nexthop: IPAddress
 
 
-def in_order(routes: Iterable[Route]) -> tuple[Route, ...]:
+def sort_routes(routes: Iterable[Route]) -> tuple[Route, ...]:
     """Return the routes in canonical order."""
     return tuple(sorted(routes, key=lambda route: (str(route.destination), str(route.nexthop))))
 
@@ -196,11 +196,11 @@ def is_routed(network: Network, subnet: Subnet) -> bool:
     return subnet.cidr in network.routes and subnet.gateway is None and not subnet.allocation_pools
 
 
-def is_reached(floating_ip: FloatingIP, port: Port | None) -> bool:
+def has_destination(floating_ip: FloatingIP, port: Port | None) -> bool:
     """Return whether the port has the fixed address of the floating IP."""
     return port is not None and any(fixed.address == floating_ip.fixed_address for fixed in port.fixed_ips)
 
 
-def release(floating_ip: FloatingIP) -> FloatingIP:
+def clear_destination(floating_ip: FloatingIP) -> FloatingIP:
     """Return the floating IP without a destination."""
     return replace(floating_ip, port_id=None, fixed_address=None, router_id=None)

@@ -1,4 +1,4 @@
-"""Values of the facts `PROXIES` and `WANTED_PROXIES` (`model/registry/facts.py`)."""
+"""Values of the facts `PROXIES` and `PROXY_PORT_CHANGES` (`model/registry/facts.py`)."""
 
 from dataclasses import dataclass
 
@@ -12,10 +12,10 @@ class Proxy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WantedProxies:
+class ProxyPortChanges:
     """Differences between the existing and the wanted ports of proxies, for one place on an unmanaged network."""
 
-    come: tuple[str, ...] = ()
+    create_on: tuple[str, ...] = ()
     """Chassis that need a port."""
-    go: tuple[str, ...] = ()
+    delete: tuple[str, ...] = ()
     """Ids of ports to delete."""

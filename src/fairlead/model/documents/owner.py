@@ -17,10 +17,10 @@ class Kind(StrEnum):
     that is a guest on the network has an owner of its own (`VipNetwork`)."""
     VIP_GATEWAY = "vip-gateway"
     """Rows shared by the VIPs on the gateway of one router, identified by the router; exists while there are any."""
-    NEAR_NETWORK = "near-network"
+    PER_CHASSIS_NETWORK = "near-network"
     """Rows shared by the load balancers of a `VIP_NETWORK` that decide per chassis. They have a locality or proxies;
     the owner exists while there are any."""
-    NEAR_GATEWAY = "near-gateway"
+    PER_CHASSIS_GATEWAY = "near-gateway"
     """Rows shared by such load balancers of a `VIP_GATEWAY`, identified by the router."""
     LOAD_BALANCER = "loadbalancer"
     FLOATING_IP = "floatingip"
@@ -35,10 +35,10 @@ class Kind(StrEnum):
     TRUST_TOKEN = "trust-token"  # noqa: S105 - kind of document, not a secret
     NODE = "node"
     NODE_TOKEN = "node-token"  # noqa: S105 - kind of document, not a secret
-    SILENT_NODE = "silent-node"
+    UNRESPONSIVE_NODE = "silent-node"
 
 
-WITHOUT_DOCUMENTS = frozenset({Kind.VIP_NETWORK, Kind.VIP_GATEWAY, Kind.NEAR_NETWORK, Kind.NEAR_GATEWAY})
+WITHOUT_DOCUMENTS = frozenset({Kind.VIP_NETWORK, Kind.VIP_GATEWAY, Kind.PER_CHASSIS_NETWORK, Kind.PER_CHASSIS_GATEWAY})
 """Kinds that are derived from load balancers and have no documents."""
 _ORDER = {kind: place for place, kind in enumerate(Kind)}
 
@@ -67,7 +67,8 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class VipNetwork:
-    """Subject of a `VIP_NETWORK` or `NEAR_NETWORK` owner: a network, and a guest project for the VIPs of a guest."""
+    """Subject of a `VIP_NETWORK` or `PER_CHASSIS_NETWORK` owner: a network, and a guest project for the VIPs of a
+    guest."""
 
     network_id: str
     guest: str | None = None
@@ -79,8 +80,8 @@ class VipNetwork:
         return Owner(Kind.VIP_NETWORK, f"{self.network_id}{guest}")
 
     @property
-    def near(self) -> Owner:
-        return Owner(Kind.NEAR_NETWORK, self.owner.id)
+    def per_chassis_owner(self) -> Owner:
+        return Owner(Kind.PER_CHASSIS_NETWORK, self.owner.id)
 
     @classmethod
     def of(cls, owner: Owner) -> "VipNetwork":

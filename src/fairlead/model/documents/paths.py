@@ -29,9 +29,9 @@ class Path(Enum):
     PROXY = auto()
 
 
-INSIDE = frozenset({ListenerProtocol.HTTP, ListenerProtocol.PROMETHEUS, ListenerProtocol.TERMINATED_HTTPS})
+PROXY_PROTOCOLS = frozenset({ListenerProtocol.HTTP, ListenerProtocol.PROMETHEUS, ListenerProtocol.TERMINATED_HTTPS})
 """Protocols that require a proxy, because requests must be parsed."""
-COOKIES = frozenset({PersistenceType.APP_COOKIE, PersistenceType.HTTP_COOKIE})
+COOKIE_PERSISTENCE = frozenset({PersistenceType.APP_COOKIE, PersistenceType.HTTP_COOKIE})
 _NO_LISTENER_TLS, _NO_POOL_TLS, _NO_HTTP = ListenerTls(), PoolTls(), Http()
 
 
@@ -40,13 +40,13 @@ def path_of(balancer: LoadBalancer, listener: Listener) -> Path:
     if transport(listener.protocol) is not Transport.TCP:
         return Path.SWITCH
     pools = (find_pool(balancer, pool_id) for pool_id in pools_of(listener))
-    asked = _listener_asks(listener) or any(pool is not None and _pool_asks(pool) for pool in pools)
+    asked = _listener_needs_proxy(listener) or any(pool is not None and _pool_needs_proxy(pool) for pool in pools)
     return Path.PROXY if asked else Path.SWITCH
 
 
-def _listener_asks(listener: Listener) -> bool:
+def _listener_needs_proxy(listener: Listener) -> bool:
     return (
-        listener.protocol in INSIDE
+        listener.protocol in PROXY_PROTOCOLS
         or listener.connection_limit != -1
         or bool(listener.l7policies)
         or listener.raw is not None
@@ -55,10 +55,10 @@ def _listener_asks(listener: Listener) -> bool:
     )
 
 
-def _pool_asks(pool: Pool) -> bool:
+def _pool_needs_proxy(pool: Pool) -> bool:
     return (
         pool.algorithm is Algorithm.LEAST_CONNECTIONS
         or pool.protocol in (PoolProtocol.PROXY, PoolProtocol.PROXYV2)
-        or (pool.persistence is not None and pool.persistence.type in COOKIES)
+        or (pool.persistence is not None and pool.persistence.type in COOKIE_PERSISTENCE)
         or (pool.tls or _NO_POOL_TLS) != _NO_POOL_TLS
     )

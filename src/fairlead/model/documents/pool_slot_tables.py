@@ -3,14 +3,14 @@
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import replace
 
-from fairlead.model.documents.apportionment import LARGEST, SMALLEST
-from fairlead.model.documents.legacy_slots import assign_slots
+from fairlead.model.documents.apportionment import MAX_SLOTS, MIN_SLOTS
+from fairlead.model.documents.legacy_slots import assign_legacy_slots
 from fairlead.model.documents.loadbalancer import Member, Pool
-from fairlead.model.documents.slots import SlotTable, deal, lend
+from fairlead.model.documents.slots import SlotTable, assign_slot_table, with_substitutes
 from fairlead.runtime.steps import Steps
 
 
-def with_slots(pool: Pool, before: Sequence[Member] | None = None, smallest: int = SMALLEST) -> Steps[Pool]:
+def with_slots(pool: Pool, before: Sequence[Member] | None = None, smallest: int = MIN_SLOTS) -> Steps[Pool]:
     """Return the pool with slot tables for its members; `before` are the members of its present tables.
 
     Slots are assigned when the model is written, never when it is compiled, so a restart changes nothing. If the client
@@ -18,11 +18,11 @@ def with_slots(pool: Pool, before: Sequence[Member] | None = None, smallest: int
     clients (it uses rendezvous hashing). `smallest` is the minimum size of other tables, a power of two.
     """
     old = replace(pool, members=pool.members if before is None else tuple(before))
-    smallest = LARGEST if pool.goes_by_source else smallest
+    smallest = MAX_SLOTS if pool.hashes_source_only else smallest
     tables = list[SlotTable]()
     for tier in TIERS:
-        table = yield from deal(
-            _table(old, *tier), _weights(old, *tier), _weights(pool, *tier), _away(pool, *tier), smallest
+        table = yield from assign_slot_table(
+            _table(old, *tier), _weights(old, *tier), _weights(pool, *tier), _draining_ordinals(pool, *tier), smallest
         )
         if table.ranks or table.homes:
             tables.append(table)
@@ -40,11 +40,11 @@ def slots_of(pool: Pool, version: int, down: Container[str] = frozenset()) -> tu
     """
     for backup in (False, True):
         if living := _weights(pool, version, backup, down):
-            return lend(_table(pool, version, backup), living)
+            return with_substitutes(_table(pool, version, backup), living)
     return ()
 
 
-def slots_near(
+def slots_for_tiers(
     pool: Pool, version: int, near: Iterable[Sequence[Member]], down: Container[str], everywhere: tuple[int, ...]
 ) -> tuple[int, ...]:
     """Return the slots for clients with these tiers of members, the nearest first. The first tier with a serving member
@@ -58,7 +58,7 @@ def slots_near(
     backup = next(member.backup for member in pool.members if member.ordinal == everywhere[0])
     for members in near:
         if living := _weights_of(members, version, backup, down):
-            return tuple(living) if len(living) == 1 else lend(_table(pool, version, backup), living)
+            return tuple(living) if len(living) == 1 else with_substitutes(_table(pool, version, backup), living)
     return everywhere
 
 
@@ -75,7 +75,7 @@ def _weights_of(members: Iterable[Member], version: int, backup: bool, down: Con
     }
 
 
-def _away(pool: Pool, version: int, backup: bool) -> frozenset[int]:
+def _draining_ordinals(pool: Pool, version: int, backup: bool) -> frozenset[int]:
     return frozenset(m.ordinal for m in _tier(pool, version, backup) if not m.takes_connections)
 
 
@@ -87,18 +87,18 @@ def _table(pool: Pool, version: int, backup: bool) -> SlotTable:
     for table in pool.tables:
         if (table.version, table.backup) == (version, backup):
             return table
-    shared = _from_shared(pool, version, backup) if pool.slots else ()
+    shared = _from_legacy_table(pool, version, backup) if pool.slots else ()
     return SlotTable(version=version, backup=backup, ranks=(shared,) if shared else ())
 
 
-def _from_shared(pool: Pool, version: int, backup: bool) -> tuple[int, ...]:
+def _from_legacy_table(pool: Pool, version: int, backup: bool) -> tuple[int, ...]:
     """Return this tier's part of the pool's old shared table."""
     served = [member for member in _tier(pool, version, backup) if member.takes_connections]
-    if served == _served(pool.members):
+    if served == _serving_members(pool.members):
         return pool.slots
-    return assign_slots(pool.slots, {member.ordinal: member.weight for member in served})
+    return assign_legacy_slots(pool.slots, {member.ordinal: member.weight for member in served})
 
 
-def _served(members: Sequence[Member]) -> list[Member]:
+def _serving_members(members: Sequence[Member]) -> list[Member]:
     takers = [member for member in members if member.takes_connections]
     return [member for member in takers if not member.backup] or takers

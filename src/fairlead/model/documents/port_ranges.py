@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
-FIRST, LAST = 1, 65_535
+FIRST_PORT, LAST_PORT = 1, 65_535
 """Valid port numbers; port 0 is reserved (RFC 6335, 6)."""
 
 
@@ -23,7 +23,7 @@ class PortRange(NamedTuple):
 
     @property
     def is_valid(self) -> bool:
-        return FIRST <= self.first <= self.last <= LAST
+        return FIRST_PORT <= self.first <= self.last <= LAST_PORT
 
 
 Ports: TypeAlias = tuple[PortRange, ...]
@@ -48,7 +48,7 @@ def one_port(number: int) -> Ports:
     return (PortRange(number, number),)
 
 
-def count(ports: Ports) -> int:
+def count_ports(ports: Ports) -> int:
     return sum(each.last - each.first + 1 for each in ports)
 
 
@@ -57,7 +57,7 @@ def expand(ports: Ports) -> Iterator[int]:
     return (number for each in ports for number in range(each.first, each.last + 1))
 
 
-def holds(ports: Ports, number: int) -> bool:
+def contains_port(ports: Ports, number: int) -> bool:
     return any(each.first <= number <= each.last for each in ports)
 
 
@@ -66,7 +66,7 @@ def render(ports: Ports) -> str:
     return ",".join(map(str, ports))
 
 
-def targets(port: TargetPort, ports: Sequence[int]) -> tuple[int, ...]:
+def expand_targets(port: TargetPort, ports: Sequence[int]) -> tuple[int, ...]:
     """Return the member's port for each of these listener ports, by position."""
     match port:
         case None:

@@ -12,23 +12,23 @@ from typing import TypeAlias
 
 from fairlead.model.documents import loadbalancer as lb
 from fairlead.model.documents.addresses import IPAddress
-from fairlead.model.documents.apportionment import LARGEST
+from fairlead.model.documents.apportionment import MAX_SLOTS
 from fairlead.model.documents.health import HealthKey
 from fairlead.model.documents.pool_slot_tables import slots_of
-from fairlead.model.documents.port_ranges import TargetPort, expand, targets
+from fairlead.model.documents.port_ranges import TargetPort, expand, expand_targets
 from fairlead.runtime.steps import Steps
 
 Endpoint: TypeAlias = tuple[IPAddress, int]
-MOST_MOVED = 2000
+MAX_MOVED_GROUPS = 2000
 """Maximum groups of moved slots of a load balancer, bounded by the size of its document. Beyond it, the oldest groups
 are removed, which ends the connections of their previous owners."""
 _Slot: TypeAlias = tuple[str, int, int]
 """Listener id, IP version and slot number."""
-_Before: TypeAlias = dict[_Slot, tuple[IPAddress, datetime]]
+_PreviousOwners: TypeAlias = dict[_Slot, tuple[IPAddress, datetime]]
 _Endpoints: TypeAlias = tuple[tuple[int, ...], Mapping[int, Endpoint]]
 """Member ordinal of each slot, and the endpoint of each ordinal."""
-_NOBODY: _Endpoints = (), {}
-_NOTHING: Mapping[int, IPAddress] = {}
+_NO_ENDPOINTS: _Endpoints = (), {}
+_NO_PREVIOUS_OWNERS: Mapping[int, IPAddress] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,19 +39,19 @@ class Service:
     vip: IPAddress
     port: int
     transport: lb.Transport
-    by_source: bool
+    hashes_source_only: bool
     """Whether the client address alone selects the slot."""
-    order: tuple[int, ...]
+    slot_ordinals: tuple[int, ...]
     """Member ordinal of each slot; empty if no member serves."""
     members: Mapping[int, Endpoint]
     """Ordinal -> endpoint of the member."""
-    before: Mapping[int, IPAddress]
+    previous_owners: Mapping[int, IPAddress]
     """Slot -> address of its previous owner, for slots that moved recently."""
 
     @property
     def slots(self) -> tuple[Endpoint, ...]:
         """Endpoint of each slot."""
-        return tuple(map(self.members.__getitem__, self.order))
+        return tuple(map(self.members.__getitem__, self.slot_ordinals))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,7 @@ class Transition:
     """Time of a change, and the time when the slots that it moves are forgotten."""
 
     now: datetime
-    until: datetime
+    expires_at: datetime
 
 
 def services_of(balancer: lb.LoadBalancer, down: Set[HealthKey] = frozenset()) -> Iterator[Service]:
@@ -69,7 +69,7 @@ def services_of(balancer: lb.LoadBalancer, down: Set[HealthKey] = frozenset()) -
     Services of one pool share the identical `order` and `members` objects, unless members have port ranges, and
     services of one listener and IP version share `before`, so that callers can process each object once.
     """
-    dealt, before = _Dealt(down), _before(balancer, down)
+    dealt, before = _PoolEndpoints(down), _previous_owners(balancer, down)
     for listener in balancer.listeners if balancer.admin_state_up else ():
         pool = lb.find_pool(balancer, listener.default_pool_id)
         numbers = tuple(expand(listener.ports))
@@ -82,14 +82,14 @@ def services_of(balancer: lb.LoadBalancer, down: Set[HealthKey] = frozenset()) -
                     vip=vip.address,
                     port=port,
                     transport=lb.transport(listener.protocol),
-                    by_source=pool is not None and pool.goes_by_source,
-                    order=order,
+                    hashes_source_only=pool is not None and pool.hashes_source_only,
+                    slot_ordinals=order,
                     members=members,
-                    before=before.get((listener.id, version), _NOTHING),
+                    previous_owners=before.get((listener.id, version), _NO_PREVIOUS_OWNERS),
                 )
 
 
-def _before(balancer: lb.LoadBalancer, down: Set[HealthKey]) -> dict[tuple[str, int], dict[int, IPAddress]]:
+def _previous_owners(balancer: lb.LoadBalancer, down: Set[HealthKey]) -> dict[tuple[str, int], dict[int, IPAddress]]:
     """Return the previous owners of slots, by listener and IP version."""
     dead = {member.address for pool in balancer.pools for member in pool.members if member.id in down}
     found: dict[tuple[str, int], dict[int, IPAddress]] = {}
@@ -100,7 +100,7 @@ def _before(balancer: lb.LoadBalancer, down: Set[HealthKey]) -> dict[tuple[str, 
     return found
 
 
-class _Dealt:
+class _PoolEndpoints:
     """Endpoints of pools, each computed once."""
 
     def __init__(self, down: Set[HealthKey]) -> None:
@@ -110,7 +110,7 @@ class _Dealt:
     def endpoints(self, pool: lb.Pool | None, version: int, numbers: tuple[int, ...], index: int) -> _Endpoints:
         """Return the endpoints for the listener's port with this index."""
         if pool is None or not pool.admin_state_up:
-            return _NOBODY
+            return _NO_ENDPOINTS
         is_same = all(isinstance(member.port, int) for member in pool.members)
         key = (pool.id, version) if is_same else (pool.id, version, numbers, index)
         if key not in self._known:
@@ -126,20 +126,20 @@ def _endpoints(pool: lb.Pool, version: int, numbers: tuple[int, ...], index: int
             gone.add(member.id)
         else:
             places[member.ordinal] = member.address, port
-    return _whole(slots_of(pool, version, gone)), places
+    return _extend_to_max(slots_of(pool, version, gone)), places
 
 
 def _port_at(port: TargetPort, numbers: tuple[int, ...], index: int) -> int | None:
     """Return the member's port for the listener port with this index; None if it has none."""
-    ports = targets(port, numbers)
+    ports = expand_targets(port, numbers)
     return ports[index] if index < len(ports) else None
 
 
-def remember_moved(
+def record_moved_slots(
     old: lb.LoadBalancer, new: lb.LoadBalancer, down: Set[HealthKey], when: Transition
 ) -> Steps[lb.LoadBalancer]:
     """Return `new` with the previous owners of slots that moved since `old`."""
-    left: _Before = {}
+    left: _PreviousOwners = {}
     present = {listener.id for listener in new.listeners}
     for moved in old.moved:
         if moved.until > when.now and moved.listener_id in present:
@@ -153,23 +153,25 @@ def remember_moved(
         if was is None or pool is was:
             continue
         for version in sorted(new.ip_versions):
-            _compare(listener.id, version, _addresses(was, version, gone), _addresses(pool, version, gone), when, left)
+            _record_moves(
+                listener.id, version, _addresses(was, version, gone), _addresses(pool, version, gone), when, left
+            )
             yield
-    return replace(new, moved=_gathered(left))
+    return replace(new, moved=_group_moves(left))
 
 
-def _compare(
+def _record_moves(
     listener_id: str,
     version: int,
     before: tuple[IPAddress, ...],
     after: tuple[IPAddress, ...],
     when: Transition,
-    left: _Before,
+    left: _PreviousOwners,
 ) -> None:
     for slot, address in enumerate(before):
         key, now = (listener_id, version, slot), after[slot] if after else None
         if now != address:
-            left[key] = address, when.until
+            left[key] = address, when.expires_at
         elif key in left and left[key][0] == now:
             del left[key]
 
@@ -180,20 +182,20 @@ def _addresses(pool: lb.Pool | None, version: int, gone: frozenset[str]) -> tupl
     if pool is None:
         return ()
     addresses = {member.ordinal: member.address for member in pool.members}
-    return tuple(addresses[ordinal] for ordinal in _whole(slots_of(pool, version, gone)))
+    return tuple(addresses[ordinal] for ordinal in _extend_to_max(slots_of(pool, version, gone)))
 
 
-def _whole(slots: tuple[int, ...]) -> tuple[int, ...]:
+def _extend_to_max(slots: tuple[int, ...]) -> tuple[int, ...]:
     """Extend a table to `LARGEST` slots by repetition, as tables grow, so each slot keeps its member."""
-    return slots * (LARGEST // len(slots)) if slots else ()
+    return slots * (MAX_SLOTS // len(slots)) if slots else ()
 
 
-def _gathered(left: _Before) -> tuple[lb.MovedSlots, ...]:
+def _group_moves(left: _PreviousOwners) -> tuple[lb.MovedSlots, ...]:
     groups: dict[tuple[datetime, str, IPAddress], list[int]] = {}
     for (listener_id, _, slot), (address, until) in left.items():
         groups.setdefault((until, listener_id, address), []).append(slot)
     ordered = sorted(groups.items(), key=lambda each: (each[0][0], each[0][1], str(each[0][2])))
     return tuple(
         lb.MovedSlots(listener_id=listener_id, before=address, slots=tuple(sorted(slots)), until=until)
-        for (until, listener_id, address), slots in ordered[-MOST_MOVED:]
+        for (until, listener_id, address), slots in ordered[-MAX_MOVED_GROUPS:]
     )

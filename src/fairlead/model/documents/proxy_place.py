@@ -12,9 +12,9 @@ from typing import NamedTuple
 from fairlead.model.documents.addresses import derive_mac
 from fairlead.model.documents.loadbalancer import LoadBalancer
 from fairlead.model.documents.network import Port, PortUse
-from fairlead.model.documents.unmanaged import PROXY_OWNER, SERVED, ForeignPort
+from fairlead.model.documents.unmanaged import PROXY_DEVICE_OWNER, SUPPORTED_WRITERS, UnmanagedPort
 
-DEVICE = "fairlead-proxy-"
+PROXY_DEVICE_PREFIX = "fairlead-proxy-"
 """Prefix of the `device_id` of a proxy's port on an unmanaged network; the network's id and the chassis follow."""
 
 
@@ -35,10 +35,10 @@ def place_of_port(port: Port) -> ProxyPlace | None:
     the device owner, host and device id must all match."""
     if port.use is not PortUse.PROXY:
         return None
-    if not isinstance(port, ForeignPort):
+    if not isinstance(port, UnmanagedPort):
         return ProxyPlace(port.device_id, port.project_id)
-    is_bound = port.device_owner == PROXY_OWNER and bool(port.host and proxy_chassis(port))
-    return ProxyPlace(port.network_id, port.project_id) if is_bound and port.writer in SERVED else None
+    is_bound = port.device_owner == PROXY_DEVICE_OWNER and bool(port.host and proxy_chassis(port))
+    return ProxyPlace(port.network_id, port.project_id) if is_bound and port.writer in SUPPORTED_WRITERS else None
 
 
 def host_proxy_id(place: ProxyPlace, host: str) -> str:
@@ -55,7 +55,7 @@ def place_of_host_proxy(identity: str) -> ProxyPlace | None:
 
 def proxy_device(network_id: str, chassis: str) -> str:
     """Return the `device_id` of a proxy's port on an unmanaged network."""
-    return f"{DEVICE}{network_id}-{chassis}"
+    return f"{PROXY_DEVICE_PREFIX}{network_id}-{chassis}"
 
 
 def proxy_mac(port: Port) -> str:
@@ -73,7 +73,7 @@ def device_mac(device_id: str, project_id: str) -> str:
 def proxy_chassis(port: Port) -> str:
     """Return the chassis of a proxy's port; empty if it is no proxy. On unmanaged networks the host is a machine's
     name, so the chassis is in the `device_id`."""
-    if not isinstance(port, ForeignPort):
+    if not isinstance(port, UnmanagedPort):
         return port.host
     before, _, chassis = port.device_id.partition(proxy_device(port.network_id, ""))
     return "" if before else chassis

@@ -14,15 +14,15 @@ from immutables import Map
 from fairlead.model.documents.addresses import IPAddress
 from fairlead.model.documents.loadbalancer import LoadBalancer, count_probed_ports, listeners_by_pool
 from fairlead.model.documents.local_ip import LocalIP
-from fairlead.model.documents.network import UNASKED, FloatingIP, Network, Port, Router
-from fairlead.model.documents.unmanaged import is_foreign
+from fairlead.model.documents.network import SYSTEM_USES, FloatingIP, Network, Port, Router
+from fairlead.model.documents.unmanaged import is_unmanaged
 
 UNLIMITED = -1
-LARGEST_QUOTA = 2_000_000_000
+MAX_QUOTA = 2_000_000_000
 """Maximum limit (octavia, common/constants.py, MAX_QUOTA)."""
 
 
-class Counted(StrEnum):
+class QuotaResource(StrEnum):
     """Resources with a quota, by attribute, in the order in which Octavia checks them when it creates a tree."""
 
     LOAD_BALANCER = "load_balancer"
@@ -42,11 +42,11 @@ class Counted(StrEnum):
 
 
 NETWORKING = (
-    *(Counted.NETWORK, Counted.SUBNET, Counted.PORT, Counted.ROUTER, Counted.FLOATING_IP),
-    *(Counted.LOCAL_IP, Counted.LOCAL_IP_ASSOCIATION),
+    *(QuotaResource.NETWORK, QuotaResource.SUBNET, QuotaResource.PORT, QuotaResource.ROUTER, QuotaResource.FLOATING_IP),
+    *(QuotaResource.LOCAL_IP, QuotaResource.LOCAL_IP_ASSOCIATION),
 )
-BALANCING = tuple(what for what in Counted if what not in NETWORKING)
-Usage: TypeAlias = Map[tuple[str, Counted], int]
+BALANCING = tuple(what for what in QuotaResource if what not in NETWORKING)
+Usage: TypeAlias = Map[tuple[str, QuotaResource], int]
 """(project id, resource) -> usage; absent for 0."""
 
 
@@ -84,63 +84,66 @@ def limits_of(quota: Quota | None, defaults: Limits) -> Limits:
     """Return the effective limits of a project."""
     if quota is None:
         return defaults
-    own = {what.value: limit for what in Counted if (limit := getattr(quota, what)) is not None}
+    own = {what.value: limit for what in QuotaResource if (limit := getattr(quota, what)) is not None}
     return replace(defaults, **own)
 
 
-def limit_of(limits: Limits, what: Counted) -> int:
+def limit_of(limits: Limits, what: QuotaResource) -> int:
     limit: int | None = getattr(limits, what)
     return UNLIMITED if limit is None else limit
 
 
-def has_own(quota: Quota | None, resources: Iterable[Counted]) -> bool:
+def has_own_limit(quota: Quota | None, resources: Iterable[QuotaResource]) -> bool:
     """Return whether the project has an own limit for any of these resources."""
     return quota is not None and any(getattr(quota, what) is not None for what in resources)
 
 
-def without_own(quota: Quota, resources: Iterable[Counted]) -> Quota | None:
+def without_own_limits(quota: Quota, resources: Iterable[QuotaResource]) -> Quota | None:
     """Return the quota without own limits for these resources; None if no own limit is left."""
     none: Mapping[str, Any] = dict.fromkeys(what.value for what in resources)
     rest = replace(quota, **none)
-    return rest if has_own(rest, Counted) else None
+    return rest if has_own_limit(rest, QuotaResource) else None
 
 
-def count(aggregate: object) -> Mapping[tuple[str, Counted], int]:
+def count_usage(aggregate: object) -> Mapping[tuple[str, QuotaResource], int]:
     """Return the contribution of one document to usage.
 
     A subnet counts for its own project. Ports of gateways and floating IPs belong to no project, and probe and proxy
     ports are not counted, because no request created them. Unmanaged objects count in the quotas of their manager only.
     """
     match aggregate:
-        case _ if is_foreign(aggregate):
+        case _ if is_unmanaged(aggregate):
             return {}
         case LoadBalancer(project_id=project):
             return {(project, what): number for what, number in _parts(aggregate).items() if number}
         case Network(project_id=project, subnets=subnets):
-            return {(project, Counted.NETWORK): 1, **Counter((each.project_id, Counted.SUBNET) for each in subnets)}
-        case Port(project_id=project) if project and aggregate.use not in UNASKED:
-            return {(project, Counted.PORT): 1}
+            return {
+                (project, QuotaResource.NETWORK): 1,
+                **Counter((each.project_id, QuotaResource.SUBNET) for each in subnets),
+            }
+        case Port(project_id=project) if project and aggregate.use not in SYSTEM_USES:
+            return {(project, QuotaResource.PORT): 1}
         case Router(project_id=project):
-            return {(project, Counted.ROUTER): 1}
+            return {(project, QuotaResource.ROUTER): 1}
         case FloatingIP(project_id=project):
-            return {(project, Counted.FLOATING_IP): 1}
+            return {(project, QuotaResource.FLOATING_IP): 1}
         case LocalIP(project_id=project, associations=associations):
-            counted = {Counted.LOCAL_IP: 1, Counted.LOCAL_IP_ASSOCIATION: len(associations)}
+            counted = {QuotaResource.LOCAL_IP: 1, QuotaResource.LOCAL_IP_ASSOCIATION: len(associations)}
             return {(project, what): number for what, number in counted.items() if number}
         case _:
             return {}
 
 
-def _parts(balancer: LoadBalancer) -> Mapping[Counted, int]:
+def _parts(balancer: LoadBalancer) -> Mapping[QuotaResource, int]:
     policies = [policy for listener in balancer.listeners for policy in listener.l7policies]
     return {
-        Counted.LOAD_BALANCER: 1,
-        Counted.POOL: len(balancer.pools),
-        Counted.HEALTH_MONITOR: sum(pool.health_monitor is not None for pool in balancer.pools),
-        Counted.MEMBER: sum(len(pool.members) for pool in balancer.pools),
-        Counted.LISTENER: len(balancer.listeners),
-        Counted.L7POLICY: len(policies),
-        Counted.L7RULE: sum(len(policy.rules) for policy in policies),
+        QuotaResource.LOAD_BALANCER: 1,
+        QuotaResource.POOL: len(balancer.pools),
+        QuotaResource.HEALTH_MONITOR: sum(pool.health_monitor is not None for pool in balancer.pools),
+        QuotaResource.MEMBER: sum(len(pool.members) for pool in balancer.pools),
+        QuotaResource.LISTENER: len(balancer.listeners),
+        QuotaResource.L7POLICY: len(policies),
+        QuotaResource.L7RULE: sum(len(policy.rules) for policy in policies),
     }
 
 
@@ -148,11 +151,11 @@ def _parts(balancer: LoadBalancer) -> Mapping[Counted, int]:
 class ProbeLimits:
     """Limits of the probe rate of health monitors; UNLIMITED is no limit. Each endpoint is probed once per delay."""
 
-    least_delay: int = 1
+    min_delay: int = 1
     """Minimum delay in seconds. Delays below one second (`delay_ms`) are allowed if this is 1."""
-    per_second: int = 200
+    max_probes_per_second: int = 200
     """Maximum probes per second of a project's members and replicas: 200 every second, or 1,000 every five seconds."""
-    per_second_of_port: int = 20
+    max_probes_per_second_per_port: int = 20
     """Maximum probes per second to one port, for all its services."""
 
 
@@ -170,7 +173,7 @@ def probe_rates(probing: LoadBalancer | LocalIP | None) -> Mapping[ProbedAddress
         case LoadBalancer():
             return _rates_of_pools(probing)
         case LocalIP(health_monitor=monitor) if monitor is not None:
-            rate, project_id = int(MILLION / monitor.seconds_between), probing.project_id
+            rate, project_id = int(MILLION / monitor.interval_seconds), probing.project_id
             return {(project_id, probing.network_id, each.address): rate for each in probing.associations}
         case _:
             return {}
@@ -183,7 +186,7 @@ def _rates_of_pools(balancer: LoadBalancer) -> Mapping[ProbedAddress, int]:
     listeners = listeners_by_pool(balancer)
     for pool in balancer.pools:
         if pool.health_monitor is not None:
-            rate = int(MILLION / pool.health_monitor.seconds_between)
+            rate = int(MILLION / pool.health_monitor.interval_seconds)
             counted = count_probed_ports(pool, listeners.get(pool.id, ()))
             for member, number in zip(pool.members, counted, strict=True):
                 where = member.subnet_id or balancer.vip.network_id

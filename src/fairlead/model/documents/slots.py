@@ -24,29 +24,29 @@ from math import log
 from struct import unpack
 
 from fairlead.model.documents.apportionment import (
-    LARGEST,
-    SMALLEST,
+    MAX_SLOTS,
+    MIN_SLOTS,
     Weights,
     apportion,
     choose_size,
     interleave,
-    spread,
+    pick_evenly,
 )
-from fairlead.runtime.steps import Steps, at_once
+from fairlead.runtime.steps import Steps, run_to_completion
 
 RANKS = 3
 """Number of stored ranks per slot. While one member is down, a change of members moves only the necessary clients.
 While two are down, it may also move clients that the second rank passed to the third, to keep shares even: a few slots
 per hundred changes. With more down, the same holds for the fourth rank."""
-CANDIDATES = 24
+MAX_CANDIDATES = 24
 """Number of members that are compared when one is selected for a rank; the one with the largest deficit wins.
 It bounds the work."""
-FAR = 3
+MAX_DEVIATION_SLOTS = 3
 """Maximum deviation of a member from its share, in slots,
 when a returning member gets back exactly its former slots."""
-NOBODY = -1
+NO_MEMBER = -1
 
-Lists = list[list[int]]
+PreferenceLists = list[list[int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,8 +62,8 @@ class SlotTable:
     """Home member of each slot, before it drained or was disabled; empty if no member has to return."""
 
 
-def deal(
-    table: SlotTable, before: Weights, after: Weights, away: Set[int] = frozenset(), smallest: int = SMALLEST
+def assign_slot_table(
+    table: SlotTable, before: Weights, after: Weights, away: Set[int] = frozenset(), smallest: int = MIN_SLOTS
 ) -> Steps[SlotTable]:
     """Return the table for members with the weights `after`, given a table for the weights `before`.
 
@@ -75,20 +75,20 @@ def deal(
     slots = table.ranks[0] if table.ranks else ()
     homes = table.homes or slots
     if not after:
-        kept = tuple(home if home in away else NOBODY for home in homes)
+        kept = tuple(home if home in away else NO_MEMBER for home in homes)
         return replace(table, ranks=(), homes=kept if any(home in away for home in kept) else ())
-    if len(after) > LARGEST:
+    if len(after) > MAX_SLOTS:
         return replace(table, ranks=(), homes=())
     if before == after and len(slots) >= smallest and len(table.ranks) == min(RANKS, len(after)):
         kept = tuple(home if home in away else slot for home, slot in zip(homes, slots, strict=True))
         return replace(table, homes=() if kept == slots else kept)
     if not homes and not before and not away:
-        return replace(table, ranks=_deal_anew(tuple(sorted(after.items())), smallest))
+        return replace(table, ranks=_assign_new_table(tuple(sorted(after.items())), smallest))
     size = max(len(homes), smallest, choose_size(after))
-    dealing = _Dealing(table, homes, size, before, after, away)
-    dealing.come_home()
+    dealing = _SlotAssignment(table, homes, size, before, after, away)
+    dealing.fail_back()
     yield
-    if not dealing.give_free_slots():
+    if not dealing.assign_free_slots():
         yield from dealing.even_out()
         yield from dealing.enter_ranks()
         yield from dealing.even_second()
@@ -97,24 +97,24 @@ def deal(
 
 
 @lru_cache(maxsize=256)
-def _deal_anew(after: tuple[tuple[int, int], ...], smallest: int) -> tuple[tuple[int, ...], ...]:
+def _assign_new_table(after: tuple[tuple[int, int], ...], smallest: int) -> tuple[tuple[int, ...], ...]:
     """Return the ranks of a new table; equal for all pools with these members."""
     weights = dict(after)
     size = max(smallest, choose_size(weights))
-    dealing = _Dealing(SlotTable(version=0), (), size, {}, weights)
-    dealing.give_free_slots()
-    at_once(dealing.fill_ranks())
+    dealing = _SlotAssignment(SlotTable(version=0), (), size, {}, weights)
+    dealing.assign_free_slots()
+    run_to_completion(dealing.fill_ranks())
     return dealing.result(frozenset()).ranks
 
 
-def lend(table: SlotTable, living: Weights) -> tuple[int, ...]:
+def with_substitutes(table: SlotTable, living: Weights) -> tuple[int, ...]:
     """Return the table in which each slot leads to the first member of its list that is up. It has the fewest slots
     that can express it."""
-    return _lend(table, frozenset(living.items()))
+    return _with_substitutes(table, frozenset(living.items()))
 
 
 @lru_cache(maxsize=1024)
-def _lend(table: SlotTable, weights: frozenset[tuple[int, int]]) -> tuple[int, ...]:
+def _with_substitutes(table: SlotTable, weights: frozenset[tuple[int, int]]) -> tuple[int, ...]:
     """Cache results, because thousands of pools have equal tables and lose the same members when a host dies."""
     living = dict(weights)
     slots: Sequence[int] = table.ranks[0] if table.ranks else ()
@@ -126,41 +126,43 @@ def _lend(table: SlotTable, weights: frozenset[tuple[int, int]]) -> tuple[int, .
         slots = [first if first in living else second for first, second in zip(slots, rank, strict=True)]
     if living.keys() >= set(slots):
         return tuple(slots)
-    slots = list(slots) * (LARGEST // len(slots))
+    slots = list(slots) * (MAX_SLOTS // len(slots))
     orphans = [slot for slot, member in enumerate(slots) if member not in living]
-    for slot, member in zip(orphans, _winners(orphans, living), strict=True):
+    for slot, member in zip(orphans, _rendezvous_winners(orphans, living), strict=True):
         slots[slot] = member
     return tuple(slots)
 
 
-def _winners(slots: Sequence[int], living: Weights) -> list[int]:
+def _rendezvous_winners(slots: Sequence[int], living: Weights) -> list[int]:
     """Return the members of these slots of the largest table, for slots with no stored member that is up.
 
     Weighted rendezvous hashing: each member has an independent score for the slot, and the highest wins. A new member
     takes only the slots that it wins, and a removed one gives up only its own.
     """
     members = sorted(living, reverse=True)
-    drawn = [[living[member] * draw for draw in map(_draws(member).__getitem__, slots)] for member in members]
+    drawn = [
+        [living[member] * draw for draw in map(_rendezvous_draws(member).__getitem__, slots)] for member in members
+    ]
     return [members[numbers.index(max(numbers))] for numbers in zip(*drawn, strict=True)]
 
 
 @lru_cache(maxsize=512)
-def _draws(member: int) -> tuple[float, ...]:
+def _rendezvous_draws(member: int) -> tuple[float, ...]:
     """Return -1/ln(u) for each slot, u uniform in (0, 1).
 
     The probability of the highest `weight * draw` is then proportional to the weight. One hash gives all values,
     because up to 256 members are evaluated together.
     """
-    numbers = unpack(f">{LARGEST}Q", shake_128(str(member).encode()).digest(8 * LARGEST))
+    numbers = unpack(f">{MAX_SLOTS}Q", shake_128(str(member).encode()).digest(8 * MAX_SLOTS))
     return tuple([-1 / log(((number >> 16) + 0.5) / 2**48) for number in numbers])
 
 
-def _some(members: Sequence[int], place: int) -> Sequence[int]:
+def _rotate_candidates(members: Sequence[int], place: int) -> Sequence[int]:
     first = place * 37 % len(members)
-    return [*members[first:], *members[:first]][: CANDIDATES + RANKS]
+    return [*members[first:], *members[:first]][: MAX_CANDIDATES + RANKS]
 
 
-class _Dealing:
+class _SlotAssignment:
     """One change of a table's members, as a sequence of steps."""
 
     def __init__(
@@ -176,11 +178,13 @@ class _Dealing:
         ranks = [rank * repeat for rank in table.ranks]
         self.table, self.size, self.before, self.after = table, size, before, after
         self.total = sum(after.values())
-        self.homes = homes * repeat if homes else (NOBODY,) * size
-        self.lists: Lists = [[m for m in slot if m in after] for slot in zip(*ranks, strict=True)]
+        self.homes = homes * repeat if homes else (NO_MEMBER,) * size
+        self.lists: PreferenceLists = [[m for m in slot if m in after] for slot in zip(*ranks, strict=True)]
         self.lists = self.lists or [[] for _ in range(size)]
-        self.less = less = {m for m, weight in before.items() if weight > after.get(m, 0)}
-        self.left = [slot for slot, members in enumerate(zip(*ranks[:2], strict=True)) if not less.isdisjoint(members)]
+        self.reduced = less = {m for m, weight in before.items() if weight > after.get(m, 0)}
+        self.reassignable = [
+            slot for slot, members in enumerate(zip(*ranks[:2], strict=True)) if not less.isdisjoint(members)
+        ]
         """Slots with a first or second member that is removed or lost weight: their next member can be reassigned."""
         self.inherited = {
             slot for slot, leader in enumerate(ranks[0] if ranks else ()) if leader not in after and leader not in away
@@ -188,28 +192,30 @@ class _Dealing:
         """Slots with a first member that is removed.
         Slots of draining members are not included, because they are homes."""
         self.counts = Counter([members[0] for members in self.lists if members])
-        self.comers = [member for member in sorted(after) if member not in before]
-        self.returning = frozenset(self.comers) & frozenset(self.homes)
-        self.taken = set[int]()
+        self.newcomers = [member for member in sorted(after) if member not in before]
+        self.returning = frozenset(self.newcomers) & frozenset(self.homes)
+        self.reassigned = set[int]()
         """Slots that were reassigned permanently: they are no longer a home of their former member."""
 
     def surplus(self, member: int) -> int:
         """Return the member's slots above its share, times the sum of all weights."""
         return self.counts[member] * self.total - self.after[member] * self.size
 
-    def come_home(self) -> None:
+    def fail_back(self) -> None:
         """Give returning members their former slots. Slots are left where a member would deviate too far from its
         share, because of other changes since."""
         for member in sorted(self.returning):
-            most = self.after[member] * self.size // self.total + 1 + FAR
+            most = self.after[member] * self.size // self.total + 1 + MAX_DEVIATION_SLOTS
             mine = [slot for slot, home in enumerate(self.homes) if home == member]
             mine.sort(key=lambda slot: self.lists[slot][:1])
-            for slot in spread(mine, len(mine)):
+            for slot in pick_evenly(mine, len(mine)):
                 holders = self.lists[slot][:1]
-                if self.counts[member] < most and all(self.surplus(holder) >= -FAR * self.total for holder in holders):
+                if self.counts[member] < most and all(
+                    self.surplus(holder) >= -MAX_DEVIATION_SLOTS * self.total for holder in holders
+                ):
                     self._prefer(slot, member, 0)
 
-    def give_free_slots(self) -> bool:
+    def assign_free_slots(self) -> bool:
         """Assign slots without a member to the members with the largest deficit. Return whether that was the whole
         table, so nothing is left to even out."""
         free = [slot for slot, members in enumerate(self.lists) if not members]
@@ -229,14 +235,14 @@ class _Dealing:
     def even_out(self) -> Steps[None]:
         """Give slots to members that are new or gained weight, and take slots from members that lost weight. They are
         taken from the members with the largest surplus, and passed to the next in the slot's list."""
-        self._replace()
+        self._replace_removed()
         yield
         grown = [m for m, weight in self.after.items() if weight > self.before.get(m, 0)]
         for member in sorted(grown):
-            self._take(member)
+            self._take_slots(member)
             yield
         for member in sorted(m for m, weight in self.after.items() if weight < self.before.get(m, 0)):
-            self._give(member)
+            self._pass_on_slots(member)
             yield
 
     def enter_ranks(self) -> Steps[None]:
@@ -249,9 +255,9 @@ class _Dealing:
                 yield
             for rank in range(1, RANKS):
                 if more > 0 and rank > 1:
-                    self._enter(member, more, rank)
+                    self._insert_into_lists(member, more, rank)
                 elif more < 0:
-                    self._step_back(member, rank)
+                    self._lower_rank(member, rank)
                 yield
 
     def fill_ranks(self) -> Steps[None]:
@@ -271,13 +277,13 @@ class _Dealing:
                 if len(slot) == rank:
                     group = frozenset(slot)
                     got = groups.setdefault(group, defaultdict(int))
-                    some = _some(members, place)
-                    slot.append(min(self._needs(rank, slot, some, got, used, sizes[group]))[-1])
+                    some = _rotate_candidates(members, place)
+                    slot.append(min(self._rank_candidates(rank, slot, some, got, used, sizes[group]))[-1])
                     got[slot[rank]] += 1
                     used[slot[rank]] += 1
                     yield
 
-    def _needs(  # sort keys, most significant first; the last is the member
+    def _rank_candidates(  # sort keys, most significant first; the last is the member
         self,
         rank: int,
         slot: Sequence[int],
@@ -304,7 +310,7 @@ class _Dealing:
         ranks = tuple(tuple([slot[rank] for slot in self.lists]) for rank in range(depth))
         homes = tuple(
             [
-                home if home in away and slot not in self.taken else ranks[0][slot]
+                home if home in away and slot not in self.reassigned else ranks[0][slot]
                 for slot, home in enumerate(self.homes)
             ]
         )
@@ -322,14 +328,14 @@ class _Dealing:
             self.counts.subtract(before)
             self.counts[members[0]] += 1
 
-    def _replace(self) -> None:
+    def _replace_removed(self) -> None:
         """Give slots of removed members to new ones, up to their share: the next member in a list returns its surplus.
         Members that replace others therefore move no client of remaining members."""
         queues: dict[int, list[int]] = {}
-        for slot in spread(sorted(self.inherited), len(self.inherited))[::-1]:
+        for slot in pick_evenly(sorted(self.inherited), len(self.inherited))[::-1]:
             if (heir := self.lists[slot][0]) in self.before:
                 queues.setdefault(heir, []).append(slot)
-        poor = [(self.surplus(member), member) for member in self.comers]
+        poor = [(self.surplus(member), member) for member in self.newcomers]
         rich = [(-self.surplus(heir), heir) for heir in queues]
         heapify(poor)
         heapify(rich)
@@ -339,12 +345,12 @@ class _Dealing:
                 continue
             slot = queues[heir].pop()
             self._prefer(slot, member, 0)
-            self.taken.add(slot)
+            self.reassigned.add(slot)
             heapreplace(poor, (lack + self.total, member))
             if queues[heir]:
                 heappush(rich, (most + self.total, heir))
 
-    def _take(self, member: int) -> None:
+    def _take_slots(self, member: int) -> None:
         """Take slots for the member. A returning member first takes slots that others hold only while some member is
         away; it takes slots from their home members only if it would otherwise lack more than two, so a return moves no
         clients of other homes."""
@@ -362,11 +368,11 @@ class _Dealing:
             if self.surplus(member) >= -2 * self.total:
                 return
             held = {m: [slot for slot in slots if self.homes[slot] == m] for m, slots in held.items()}
-        self.taken.update(self._take_from(member, held))
+        self.reassigned.update(self._take_from(member, held))
 
     def _take_from(self, member: int, held: Mapping[int, Sequence[int]]) -> list[int]:
         """Take slots from the members with the largest surplus, until one more would improve no share. Return them."""
-        queues = {other: spread(slots, len(slots))[::-1] for other, slots in held.items()}
+        queues = {other: pick_evenly(slots, len(slots))[::-1] for other, slots in held.items()}
         surplus = {other: self.surplus(other) for other in queues}
         got = list[int]()
         while rich := [(surplus[other], -other) for other, queue in queues.items() if queue and self.counts[other] > 1]:
@@ -378,14 +384,14 @@ class _Dealing:
             surplus[-other] -= self.total
         return got
 
-    def _give(self, member: int) -> None:
+    def _pass_on_slots(self, member: int) -> None:
         """Pass slots to the next member in their lists, which has them anyway while the member is down.
         The others keep their order."""
         heirs: dict[int, list[int]] = {}
         for slot, members in enumerate(self.lists):
             if members[0] == member and len(members) > 1:
                 heirs.setdefault(members[1], []).append(slot)
-        queues = {heir: spread(slots, len(slots))[::-1] for heir, slots in heirs.items()}
+        queues = {heir: pick_evenly(slots, len(slots))[::-1] for heir, slots in heirs.items()}
         while poor := [(self.surplus(heir), heir) for heir, queue in queues.items() if queue]:
             least, heir = min(poor)
             if self.counts[member] <= 1 or self.surplus(member) - least <= self.total:
@@ -400,7 +406,7 @@ class _Dealing:
                 groups.setdefault(members[0], {}).setdefault(members[1], []).append(slot)
         for first, held in groups.items():
             total = self.total - self.after[first]
-            queues = {m: spread(slots, len(slots))[::-1] for m, slots in held.items() if m != member}
+            queues = {m: pick_evenly(slots, len(slots))[::-1] for m, slots in held.items() if m != member}
             surplus = {
                 m: (self.counts[m] + len(held.get(m, ()))) * total - self.after[m] * self.size
                 for m in (*queues, member)
@@ -417,9 +423,9 @@ class _Dealing:
         """Even out the shares while one member does not serve. In lists of a member that is removed or lost weight, any
         member can get the second rank: only clients of the changed member move."""
         groups: dict[int, dict[int, list[int]]] = {}
-        for slot in self.left:
+        for slot in self.reassignable:
             members = self.lists[slot]
-            if len(members) > 1 and members[0] not in self.less:
+            if len(members) > 1 and members[0] not in self.reduced:
                 groups.setdefault(members[0], {}).setdefault(members[1], []).append(slot)
         if not groups:
             return
@@ -445,7 +451,7 @@ class _Dealing:
                 yield
             yield
 
-    def _enter(self, member: int, more: int, rank: int) -> None:
+    def _insert_into_lists(self, member: int, more: int, rank: int) -> None:
         """Insert the member into an equal part of all lists with the same prefix. Equal distances ensure that no member
         loses more than another."""
         rows = sorted(
@@ -462,7 +468,7 @@ class _Dealing:
                 part -= 1
                 self._prefer(slot, member, rank)
 
-    def _step_back(self, member: int, rank: int) -> None:
+    def _lower_rank(self, member: int, rank: int) -> None:
         rows = sorted(
             [
                 (members, slot)

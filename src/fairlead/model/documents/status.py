@@ -29,7 +29,7 @@ class OperatingStatus(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Applied:
+class AppliedState:
     """Applied state of an owner. `generation` is the newest one that the dataplane accepted; 0 for none yet."""
 
     generation: int = 0
@@ -39,22 +39,22 @@ class Applied:
     """Whether the dataplane has been unavailable for a while, so requests must not wait for it."""
 
 
-NEVER_APPLIED = Applied()
+NEVER_APPLIED = AppliedState()
 
 
-def combine(known: Mapping[str, Applied], newest: int) -> Applied:
+def combine_applied(known: Mapping[str, AppliedState], newest: int) -> AppliedState:
     """Combine the applied states of an owner in its central dataplanes, by dataplane name. An owner that no central
     dataplane has counts as applied."""
     errors = {name: applied.error for name, applied in known.items() if applied.error is not None}
     told = (f"{name}: {error}" if len(known) > 1 else error for name, error in sorted(errors.items()))
-    return Applied(
+    return AppliedState(
         generation=min((applied.generation for applied in known.values()), default=newest),
         error="; ".join(told) if errors else None,
         stalled=any(applied.stalled for applied in known.values()),
     )
 
 
-def derive_provisioning_status(generation: int, applied: Applied) -> ProvisioningStatus:
+def derive_provisioning_status(generation: int, applied: AppliedState) -> ProvisioningStatus:
     """Return ACTIVE if the newest generation is applied, ERROR while retries fail, otherwise PENDING."""
     if applied.error is not None:
         return ProvisioningStatus.ERROR

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
+class TrafficCounters:
     """Counters of one listener on one node. All except `active` are monotonic."""
 
     connections: int = 0
@@ -18,9 +18,9 @@ class Figures:
     active: int = 0
     """Connections open now."""
 
-    def raised(self, newer: "Figures") -> "Figures":
+    def merge(self, newer: "TrafficCounters") -> "TrafficCounters":
         """Merge newer counters: monotonic ones never decrease, `active` is replaced."""
-        return Figures(
+        return TrafficCounters(
             connections=max(self.connections, newer.connections),
             errors=max(self.errors, newer.errors),
             bytes_in=max(self.bytes_in, newer.bytes_in),
@@ -28,17 +28,17 @@ class Figures:
             active=newer.active,
         )
 
-    def grown(self, since: "Figures") -> "Figures":
+    def increase_since(self, since: "TrafficCounters") -> "TrafficCounters":
         """Return the increase of the monotonic counters since an earlier sample; `active` is 0."""
-        return Figures(
+        return TrafficCounters(
             connections=self.connections - since.connections,
             errors=self.errors - since.errors,
             bytes_in=self.bytes_in - since.bytes_in,
             bytes_out=self.bytes_out - since.bytes_out,
         )
 
-    def __add__(self, other: "Figures") -> "Figures":
-        return Figures(
+    def __add__(self, other: "TrafficCounters") -> "TrafficCounters":
+        return TrafficCounters(
             connections=self.connections + other.connections,
             errors=self.errors + other.errors,
             bytes_in=self.bytes_in + other.bytes_in,

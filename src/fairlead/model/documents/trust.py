@@ -8,7 +8,7 @@ from datetime import datetime
 
 from fairlead.model.documents.addresses import IPNetwork
 
-MOST_PREFIXES, MOST_NAMES = 64, 64
+MAX_GRANTED_PREFIXES, MAX_RESTRICTION_NAMES = 64, 64
 """Maximum prefixes of one project, and names in one of its restrictions."""
 
 
@@ -91,8 +91,8 @@ class TrustToken(Grant):
     expires_at: datetime
 
 
-MOST_PROJECTS = 1000
+MAX_PROJECTS = 1000
 """Maximum explicitly created projects."""
-MOST_CERTIFICATES = 1000
-MOST_TOKENS = 100
+MAX_CERTIFICATES = 1000
+MAX_TOKENS = 100
 """Maximum tokens that have not expired. A lookup scans all of them."""

@@ -27,64 +27,64 @@ class Writer(StrEnum):
         return {Writer.NEUTRON: "Neutron", Writer.LXD: "LXD", Writer.INCUS: "Incus"}[self]
 
 
-SERVED = frozenset({Writer.NEUTRON})
+SUPPORTED_WRITERS = frozenset({Writer.NEUTRON})
 """Writers on whose networks an agent creates the ports
 that load balancers need (Octavia's provider agent in Neutron)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ForeignNetwork(Network):
+class UnmanagedNetwork(Network):
     row: str
     """Name in the dataplane: `<name given by the writer>@<UUID of the row>`."""
     writer: Writer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ForeignRouter(Router):
+class UnmanagedRouter(Router):
     row: str
     writer: Writer
 
 
-PROXY_OWNER = "fairlead:load_balancer_proxy"
+PROXY_DEVICE_OWNER = "fairlead:load_balancer_proxy"
 """`device_owner` of a proxy's port in Neutron. It must not start with "network:", because Neutron writes no MAC for
 such a port without port security, so routers would resolve and cache its address."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ForeignPort(Port):
+class UnmanagedPort(Port):
     row: str
     writer: Writer
 
     @property
     def use(self) -> PortUse:
-        return PortUse.PROXY if self.device_owner == PROXY_OWNER else Port.use.__get__(self)
+        return PortUse.PROXY if self.device_owner == PROXY_DEVICE_OWNER else Port.use.__get__(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ForeignFloatingIP(FloatingIP):
+class UnmanagedFloatingIP(FloatingIP):
     row: str
     writer: Writer
 
 
-def is_managed_elsewhere(network: object) -> TypeGuard[ForeignNetwork]:
+def is_managed_elsewhere(network: object) -> TypeGuard[UnmanagedNetwork]:
     """Return whether load balancers on the network are reserved for its own manager."""
-    return isinstance(network, ForeignNetwork) and network.writer not in SERVED
+    return isinstance(network, UnmanagedNetwork) and network.writer not in SUPPORTED_WRITERS
 
 
-Foreign: TypeAlias = ForeignNetwork | ForeignRouter | ForeignPort | ForeignFloatingIP
-FOREIGN = (ForeignNetwork, ForeignRouter, ForeignPort, ForeignFloatingIP)
+UnmanagedObject: TypeAlias = UnmanagedNetwork | UnmanagedRouter | UnmanagedPort | UnmanagedFloatingIP
+UNMANAGED_TYPES = (UnmanagedNetwork, UnmanagedRouter, UnmanagedPort, UnmanagedFloatingIP)
 
 
-def is_foreign(document: object) -> TypeGuard[Foreign]:
-    return isinstance(document, FOREIGN)
+def is_unmanaged(document: object) -> TypeGuard[UnmanagedObject]:
+    return isinstance(document, UNMANAGED_TYPES)
 
 
-def called(document: object) -> list[str]:
+def row_names(document: object) -> list[str]:
     """Return the row's name given by the writer, as nodes report it.
     Rows of managed objects have none: they are named by their ids."""
-    return [document.row.partition("@")[0]] if is_foreign(document) else []
+    return [document.row.partition("@")[0]] if is_unmanaged(document) else []
 
 
-def row_of(document: Network | Router | Port) -> str:
+def row_name(document: Network | Router | Port) -> str:
     """Return the object's name in the dataplane: the id for managed objects."""
-    return document.row if is_foreign(document) else document.id
+    return document.row if is_unmanaged(document) else document.id

@@ -12,19 +12,19 @@ from fairlead.model.documents.addresses import IPAddress
 from fairlead.model.documents.health import HealthKey
 from fairlead.model.documents.loadbalancer import DownMember, LoadBalancer, Pool, PoolProtocol
 from fairlead.model.documents.network import subnet_with
-from fairlead.model.documents.unmanaged import is_foreign
-from fairlead.model.queries.probes import probe_port_id, working_monitor
+from fairlead.model.documents.unmanaged import is_unmanaged
+from fairlead.model.queries.probes import enabled_monitor, probe_port_id
 from fairlead.model.snapshot import Snapshot, member_network
 
 RESET_PORT = 9
 """Destination port of such connections, where no process listens: the discard port (RFC 863)."""
-STREAMS = frozenset(PoolProtocol) - {PoolProtocol.UDP, PoolProtocol.SCTP, PoolProtocol.ANY}
+STREAM_PROTOCOLS = frozenset(PoolProtocol) - {PoolProtocol.UDP, PoolProtocol.SCTP, PoolProtocol.ANY}
 
 
-def resets(snapshot: Snapshot, balancer: LoadBalancer, pool: Pool) -> bool:
+def needs_resets(snapshot: Snapshot, balancer: LoadBalancer, pool: Pool) -> bool:
     """Return whether connections of the pool may need resets. A switch rejects UDP and SCTP correctly."""
-    asked = pool.down_member is DownMember.RESET and pool.protocol in STREAMS
-    return asked and snapshot.agents_probe and working_monitor(balancer, pool) is not None
+    asked = pool.down_member is DownMember.RESET and pool.protocol in STREAM_PROTOCOLS
+    return asked and snapshot.agents_probe and enabled_monitor(balancer, pool) is not None
 
 
 def reset_address(snapshot: Snapshot, balancer: LoadBalancer, pool: Pool, version: int) -> tuple[str, IPAddress] | None:
@@ -54,12 +54,12 @@ def reset_networks(snapshot: Snapshot, balancer: LoadBalancer) -> frozenset[str]
 def _sources(
     snapshot: Snapshot, balancer: LoadBalancer, pool: Pool, down: Set[HealthKey]
 ) -> Iterator[tuple[str, IPAddress]]:
-    if not resets(snapshot, balancer, pool):
+    if not needs_resets(snapshot, balancer, pool):
         return
     lost = {key if isinstance(key, str) else key[0] for key in down}
     for member in pool.members:
         network = snapshot.networks.get(member_network(snapshot, balancer, member)) if member.id in lost else None
-        if network is None or is_foreign(network):
+        if network is None or is_unmanaged(network):
             continue
         subnet = subnet_with(network, member.address)
         port = snapshot.ports.get(probe_port_id(subnet.id)) if subnet is not None else None

@@ -6,13 +6,13 @@ from typing import TypeAlias
 
 from fairlead.model.queries.statistics import CountedService
 
-SAME_COUNTER = 1.0
+MAX_CREATION_SKEW_SECONDS = 1.0
 """Maximum difference in seconds between two estimates of a counter's creation time,
 in addition to the response times."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Count:
+class CounterValue:
     """Value of one counter since its creation: a flow of a switch, or an element of a kernel set."""
 
     value: int
@@ -25,20 +25,20 @@ class Count:
     slack: float = 0.0
     """Uncertainty of `created` in seconds, from the response time: the counter may be that much younger."""
 
-    def goes_on(self, before: "Count") -> bool:
+    def is_same_counter(self, before: "CounterValue") -> bool:
         """Return whether both samples are of one counter.
         A counter that was recreated with the same cookie has a later creation time."""
         apart = max(self.created - before.created - before.slack, before.created - self.created - self.slack)
-        return self.cookie == before.cookie and self.value >= before.value and apart < SAME_COUNTER
+        return self.cookie == before.cookie and self.value >= before.value and apart < MAX_CREATION_SKEW_SECONDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class CounterSample:
     """Sample of one service in one place."""
 
-    counts: Mapping[str, Count] = field(default_factory=dict)
+    counts: Mapping[str, CounterValue] = field(default_factory=dict)
     """Counters by name: `connections`, `errors`, `bytes_in`, `bytes_out`."""
     active: int = 0
 
 
-Readings: TypeAlias = Mapping[CountedService, Reading]
+CounterSamples: TypeAlias = Mapping[CountedService, CounterSample]

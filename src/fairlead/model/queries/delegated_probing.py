@@ -23,17 +23,17 @@ from typing import TypeAlias
 from fairlead.model.documents.health import Endpoint, Health
 from fairlead.model.documents.indexes import NO_IDS
 from fairlead.model.documents.rendezvous import score
-from fairlead.model.documents.unmanaged import is_foreign
-from fairlead.model.queries.placement import host_of
+from fairlead.model.documents.unmanaged import is_unmanaged
+from fairlead.model.queries.placement import find_routing_host
 from fairlead.model.snapshot import Snapshot
 
-Near: TypeAlias = Callable[[str], Collection[str]]
+ChassisByNetwork: TypeAlias = Callable[[str], Collection[str]]
 """Network id -> chassis that reach the network by their own ports (`model/queries/local_datapaths.py`)."""
-MOST_COVERED = 10_000
+MAX_DELEGATED_PLACES = 10_000
 """Maximum delegated places, sorted by name. A rack that loses power has fewer."""
 
 
-def place_of(endpoint: Endpoint) -> str:
+def probe_place(endpoint: Endpoint) -> str:
     """Return the place of an endpoint, the unit of delegation: a port, or a network and address without a port."""
     return endpoint.port_id or f"{endpoint.network_id}/{endpoint.address}"
 
@@ -41,31 +41,31 @@ def place_of(endpoint: Endpoint) -> str:
 def probes_here(snapshot: Snapshot, chassis: str, endpoint: Endpoint) -> bool:
     """Return whether this chassis probes the endpoint and reports its result."""
     if endpoint.network_id in snapshot.announced:
-        host = host_of(snapshot, endpoint.address)
+        host = find_routing_host(snapshot, endpoint.address)
         return host is not None and host[0].name == chassis
     node = snapshot.chassis.get(chassis)
     hosted = node is not None and bool(endpoint.port_id) and endpoint.port_id in node.ports
-    return hosted or snapshot.covered.get(place_of(endpoint)) == chassis
+    return hosted or snapshot.covered.get(probe_place(endpoint)) == chassis
 
 
-def choose(candidates: Iterable[str], network_id: str) -> str | None:
+def select_by_rendezvous(candidates: Iterable[str], network_id: str) -> str | None:
     """Select one chassis by rendezvous hashing, so every caller selects the same one."""
     return max(candidates, key=lambda name: (score(name, network_id), name), default=None)
 
 
 def stale_nodes(snapshot: Snapshot) -> Iterator[str]:
     """Yield the chassis with a stale agent."""
-    return (name for name, agent in snapshot.agents.items() if not agent.heard and name in snapshot.chassis)
+    return (name for name, agent in snapshot.agents.items() if not agent.is_responsive and name in snapshot.chassis)
 
 
-def watched_places(snapshot: Snapshot, chassis: str) -> Iterator[tuple[str, str]]:
+def list_monitored_places(snapshot: Snapshot, chassis: str) -> Iterator[tuple[str, str]]:
     """Yield the places of this chassis that may need probes, each with its network."""
     for port_id in snapshot.chassis[chassis].ports:
-        if _is_watched_port(snapshot, port_id):
+        if _is_monitored_port(snapshot, port_id):
             yield port_id, snapshot.ports[port_id].network_id
 
 
-def hostless_places(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
+def list_places_without_port(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
     """Yield the probed places without a port, each with its network. The index is by load balancer, so the cost is that
     of the number of places."""
     for places in snapshot.hostless.values():
@@ -73,36 +73,36 @@ def hostless_places(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
             yield place, place.partition("/")[0]
 
 
-def _is_watched(snapshot: Snapshot, port_id: str, address: object) -> bool:
+def _is_monitored(snapshot: Snapshot, port_id: str, address: object) -> bool:
     replicas = snapshot.replica_local_ips.get(port_id, NO_IDS)
     return address in snapshot.watched or any(each in snapshot.monitored_local_ips for each in replicas)
 
 
-def is_wanted(snapshot: Snapshot, endpoint: Endpoint) -> bool:
+def is_endpoint_monitored(snapshot: Snapshot, endpoint: Endpoint) -> bool:
     """Return whether a monitored member has the endpoint's address, or a monitored replica has its port."""
-    return _is_watched(snapshot, endpoint.port_id, endpoint.address)
+    return _is_monitored(snapshot, endpoint.port_id, endpoint.address)
 
 
-def find_cover(snapshot: Snapshot, network_id: str, near: Near) -> str | None:
+def find_delegate(snapshot: Snapshot, network_id: str, near: ChassisByNetwork) -> str | None:
     """Return the chassis that probes the delegated places of this network; None if none can. It needs a responsive
     agent and a port on the network, and the network must be managed."""
-    if is_foreign(snapshot.networks.get(network_id)):
+    if is_unmanaged(snapshot.networks.get(network_id)):
         return None
-    return choose((name for name in near(network_id) if is_heard(snapshot, name)), network_id)
+    return select_by_rendezvous((name for name in near(network_id) if is_responsive(snapshot, name)), network_id)
 
 
-def is_heard(snapshot: Snapshot, chassis: str) -> bool:
+def is_responsive(snapshot: Snapshot, chassis: str) -> bool:
     agent = snapshot.agents.get(chassis)
-    return agent is not None and agent.heard
+    return agent is not None and agent.is_responsive
 
 
-def known_of(snapshot: Snapshot, endpoint: Endpoint) -> Health:
+def derive_endpoint_health(snapshot: Snapshot, endpoint: Endpoint) -> Health:
     """Return the health of an endpoint. A probe result of an agent has priority over OVN's own monitors. An address
     without a port is GONE until a probe has succeeded there."""
     sighting = snapshot.sightings.get(endpoint)
     if sighting is None:
         is_announced = endpoint.network_id in snapshot.announced
-        is_hostless = bool(endpoint.asker) and not endpoint.port_id and not is_announced
+        is_hostless = bool(endpoint.monitor_id) and not endpoint.port_id and not is_announced
         return Health.GONE if is_hostless else snapshot.health.get(endpoint, Health.UNPROBED)
     node = snapshot.chassis.get(sighting.chassis)
     hosted = node is None or not endpoint.port_id or endpoint.port_id in node.ports
@@ -113,29 +113,29 @@ def known_of(snapshot: Snapshot, endpoint: Endpoint) -> Health:
     return sighting.health
 
 
-def silent_nodes(snapshot: Snapshot) -> Iterator[str]:
+def nodes_without_agent(snapshot: Snapshot) -> Iterator[str]:
     """Yield the chassis that have endpoints to probe and no known agent."""
     if snapshot.agents_probe:
         for name, node in snapshot.chassis.items():
-            if name not in snapshot.agents and any(_is_watched_port(snapshot, each) for each in node.ports):
+            if name not in snapshot.agents and any(_is_monitored_port(snapshot, each) for each in node.ports):
                 yield name
 
 
-def untold_nodes(snapshot: Snapshot) -> Iterator[str]:
+def nodes_without_full_report(snapshot: Snapshot) -> Iterator[str]:
     """Yield the chassis that have endpoints to probe and no complete report yet. An agent can connect before the ports
     of its node are known, and a new agent has no results at first."""
     if snapshot.agents_probe:
         seen = {each.chassis for each in snapshot.sightings.values()}
         for name, node in snapshot.chassis.items():
             agent = snapshot.agents.get(name)
-            is_told = agent is not None and agent.told and name in seen
-            if not is_told and any(_is_watched_port(snapshot, each) for each in node.ports):
+            is_told = agent is not None and agent.has_full_report and name in seen
+            if not is_told and any(_is_monitored_port(snapshot, each) for each in node.ports):
                 yield name
 
 
-def _is_watched_port(snapshot: Snapshot, port_id: str) -> bool:
+def _is_monitored_port(snapshot: Snapshot, port_id: str) -> bool:
     port = snapshot.ports.get(port_id)
-    return port is not None and any(_is_watched(snapshot, port_id, fixed.address) for fixed in port.fixed_ips)
+    return port is not None and any(_is_monitored(snapshot, port_id, fixed.address) for fixed in port.fixed_ips)
 
 
 def has_agent(snapshot: Snapshot, port_id: str) -> bool:

@@ -36,18 +36,18 @@ class Domain:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Places:
+class AttachedObjects:
     """Ids of the networks and routers that a load balancer is attached to."""
 
     networks: frozenset[str] = frozenset()
     routers: frozenset[str] = frozenset()
 
 
-NOWHERE = Domain(networks=frozenset(), routers=frozenset(), interfaces=frozenset())
+EMPTY_DOMAIN = Domain(networks=frozenset(), routers=frozenset(), interfaces=frozenset())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Connected:
+class ConnectedObjects:
     """Networks and routers that connections of a project can reach, of any project."""
 
     networks: frozenset[str]
@@ -69,13 +69,13 @@ class Topology:
         snapshot = self.snapshot
         network = snapshot.networks.get(network_id)
         if network is None:  # unmanaged network, removed by its manager
-            return NOWHERE
+            return EMPTY_DOMAIN
         connected = self.connected(network_id, project_id, AddressRanges.of(network))
-        networks = self._own(connected.networks, project_id)
+        networks = self._filter_owned(connected.networks, project_id)
         ports = (port for router_id in connected.routers for port in self._interfaces(router_id))
         return Domain(
             networks=networks,
-            routers=frozenset(each for each in connected.routers if self.serves_only(each, project_id)),
+            routers=frozenset(each for each in connected.routers if self.is_exclusive_to(each, project_id)),
             interfaces=frozenset(port.id for port in ports if port.network_id in networks),
         )
 
@@ -88,9 +88,9 @@ class Topology:
         """Return the domain of VIPs on the gateway of this router; empty if the router is gone."""
         router = self.snapshot.routers.get(router_id)
         if router is None:
-            return NOWHERE
-        connected = self.connected_with(router)
-        networks = self._own(connected.networks, router.project_id)
+            return EMPTY_DOMAIN
+        connected = self.connected_from_router(router)
+        networks = self._filter_owned(connected.networks, router.project_id)
         ports = (port for each in connected.routers for port in self._interfaces(each))
         return Domain(
             networks=networks,
@@ -98,7 +98,7 @@ class Topology:
             interfaces=frozenset(port.id for port in ports if port.network_id in networks),
         )
 
-    def connected_with(self, router: Router) -> Connected:
+    def connected_from_router(self, router: Router) -> ConnectedObjects:
         """Return the networks and routers that the router's project reaches from it. Networks beyond those that it
         joins are left out if they overlap these or the external network."""
         start = frozenset(port.network_id for port in self._interfaces(router.id))
@@ -106,15 +106,17 @@ class Topology:
         near = [self.snapshot.networks[each] for each in start]
         return self._walk(start, router.project_id, AddressRanges.of(*near, *([outside] if outside else [])), router.id)
 
-    def _own(self, networks: Iterable[str], project_id: str) -> frozenset[str]:
+    def _filter_owned(self, networks: Iterable[str], project_id: str) -> frozenset[str]:
         found = (self.snapshot.networks[each] for each in networks)
         return frozenset(each.id for each in found if each.project_id == project_id and not each.external)
 
-    def connected(self, start: str, project_id: str, ranges: "AddressRanges | None" = None) -> Connected:
+    def connected(self, start: str, project_id: str, ranges: "AddressRanges | None" = None) -> ConnectedObjects:
         """Return the networks and routers that the project reaches from this network, without overlaps of `ranges`."""
         return self._walk(frozenset({start}), project_id, ranges)
 
-    def _walk(self, start: frozenset[str], project_id: str, ranges: "AddressRanges | None", *known: str) -> Connected:
+    def _walk(
+        self, start: frozenset[str], project_id: str, ranges: "AddressRanges | None", *known: str
+    ) -> ConnectedObjects:
         """Search from these networks, and through these routers regardless of overlaps."""
         networks, routers, todo = set(start), set(known), list(start)
         while todo:
@@ -127,19 +129,19 @@ class Topology:
                 routers.add(router_id)
                 todo.extend(found)
                 networks |= found
-        return Connected(networks=frozenset(networks), routers=frozenset(routers))
+        return ConnectedObjects(networks=frozenset(networks), routers=frozenset(routers))
 
     def routers_of_projects(self, network_id: str) -> Mapping[str, set[str]]:
         """Return project id -> routers on this network that the project's packets may cross."""
         if network_id not in self._routers:
             found = defaultdict[str, set[str]](set)
             for router_id in self.snapshot.network_routers.get(network_id, NO_IDS):
-                for project_id in self.projects_through(router_id):
+                for project_id in self.projects_crossing(router_id):
                     found[project_id].add(router_id)
             self._routers[network_id] = found
         return self._routers[network_id]
 
-    def projects_through(self, router_id: str) -> set[str]:
+    def projects_crossing(self, router_id: str) -> set[str]:
         """Return the projects whose packets may cross a router: its owner, and the owners of its unshared networks.
 
         Only the owner of such a network, or an administrator, can attach a router to it.
@@ -149,7 +151,7 @@ class Topology:
         own = set() if router is None else {router.project_id}
         return own | {network.project_id for network in networks if not network.shared}
 
-    def serves_only(self, router_id: str, project_id: str) -> bool:
+    def is_exclusive_to(self, router_id: str, project_id: str) -> bool:
         """Return whether the project owns the router, or owns all its networks and shares none."""
         if self.snapshot.routers[router_id].project_id == project_id:
             return True
@@ -187,7 +189,7 @@ class AddressRanges:
     def overlap(self, cidrs: Iterable[IPNetwork]) -> bool:
         return any(self._overlaps(_range(cidr)) for cidr in cidrs)
 
-    def hold(self, address: IPAddress) -> bool:
+    def contains(self, address: IPAddress) -> bool:
         return self._overlaps((address.version, int(address), int(address)))
 
     def _overlaps(self, wanted: tuple[int, int, int]) -> bool:

@@ -8,27 +8,27 @@ from fairlead.model.documents.health import Endpoint, Health
 from fairlead.model.documents.loadbalancer import LoadBalancer, listeners_by_pool, probed_address, probed_ports
 from fairlead.model.documents.local_ip import LocalIP
 from fairlead.model.documents.owner import Owner
-from fairlead.model.documents.unmanaged import is_foreign
-from fairlead.model.queries.delegated_probing import is_heard, known_of, place_of
-from fairlead.model.queries.locality_tiers import chassis_with
-from fairlead.model.queries.placement import host_of
+from fairlead.model.documents.unmanaged import is_unmanaged
+from fairlead.model.queries.delegated_probing import derive_endpoint_health, is_responsive, probe_place
+from fairlead.model.queries.locality_tiers import chassis_finder
+from fairlead.model.queries.placement import find_routing_host
 from fairlead.model.queries.probes import (
-    all_probing,
+    enabled_monitor,
     find_endpoint,
-    find_probing,
+    find_monitored,
+    list_monitored,
     probed_members,
-    working_monitor,
 )
 from fairlead.model.queries.replica_probes import replica_endpoints
 from fairlead.model.snapshot import Snapshot
 from fairlead.runtime.steps import Steps
 
 NO_AGENT = "its node has no agent that could probe it"
-NO_COVER = "its node's agent is silent, and none of another node reaches its network: what was seen last holds"
-FOREIGN_NETWORK = (
+NO_DELEGATE = "its node's agent is silent, and none of another node reaches its network: what was seen last holds"
+UNMANAGED_NETWORK = (
     "its node's agent is silent, and nobody probes from elsewhere on others' networks: what was seen last holds"
 )
-NOBODYS = "nobody's port has its address, and no node with an agent reaches its network"
+NO_PORT_FOR_ADDRESS = "nobody's port has its address, and no node with an agent reaches its network"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,9 +66,9 @@ def health_table(snapshot: Snapshot) -> Steps[list[HealthRow]]:
     """Return one row per probed member port and replica. Failing ones are first, then unknown ones, then the others;
     each group is sorted by owner."""
     failing, unknown, well = list[HealthRow](), list[HealthRow](), list[HealthRow]()
-    where = chassis_with(snapshot)
-    for owner in sorted(all_probing(snapshot), key=str):
-        for each, port_id, place in _of_owner(snapshot, owner):
+    where = chassis_finder(snapshot)
+    for owner in sorted(list_monitored(snapshot), key=str):
+        for each, port_id, place in _list_probed(snapshot, owner):
             row = _row(snapshot, owner, each, place, _chassis_of(snapshot, place, where(port_id) if port_id else ()))
             health = Health[row.status]
             (failing if health.is_failing else well if health.is_known and not row.error else unknown).append(row)
@@ -79,7 +79,7 @@ def health_table(snapshot: Snapshot) -> Steps[list[HealthRow]]:
 def _chassis_of(snapshot: Snapshot, place: Endpoint | Health, plugged: Sequence[str]) -> str:
     """Return the chassis or plain host of a member or replica."""
     if isinstance(place, Endpoint) and place.network_id in snapshot.announced:
-        host = host_of(snapshot, place.address)
+        host = find_routing_host(snapshot, place.address)
         return "" if host is None else host[0].name
     return next(iter(plugged), "")
 
@@ -89,7 +89,7 @@ def _prober_of(snapshot: Snapshot, place: Endpoint, chassis: str) -> str:
     if not snapshot.agents_probe:
         return ""
     seen = snapshot.sightings.get(place)
-    expected = snapshot.covered.get(place_of(place)) or (chassis if is_heard(snapshot, chassis) else "")
+    expected = snapshot.covered.get(probe_place(place)) or (chassis if is_responsive(snapshot, chassis) else "")
     return seen.chassis if seen else expected
 
 
@@ -102,24 +102,26 @@ class _Probed:
     monitor: str
 
 
-def _of_owner(snapshot: Snapshot, owner: Owner) -> Iterator[tuple[_Probed, str, Endpoint | Health]]:
+def _list_probed(snapshot: Snapshot, owner: Owner) -> Iterator[tuple[_Probed, str, Endpoint | Health]]:
     """Yield each probed object with its port, if any, and its endpoint, or its health if it cannot be probed."""
-    match find_probing(snapshot, owner):
+    match find_monitored(snapshot, owner):
         case LoadBalancer() as balancer:
-            yield from _of_balancer(snapshot, balancer)
+            yield from _list_probed_members(snapshot, balancer)
         case LocalIP(health_monitor=monitor) as local_ip if monitor is not None:
             for found in replica_endpoints(snapshot, local_ip):
                 port = snapshot.ports[found.port_id]
-                each = _Probed(port.id, port.name, str(found.address), found.number, monitor.type.value)
+                each = _Probed(port.id, port.name, str(found.address), found.port, monitor.type.value)
                 yield each, port.id, found
         case _:
             pass
 
 
-def _of_balancer(snapshot: Snapshot, balancer: LoadBalancer) -> Iterator[tuple[_Probed, str, Endpoint | Health]]:
+def _list_probed_members(
+    snapshot: Snapshot, balancer: LoadBalancer
+) -> Iterator[tuple[_Probed, str, Endpoint | Health]]:
     listeners = listeners_by_pool(balancer)
     for pool in balancer.pools:
-        monitor = working_monitor(balancer, pool)
+        monitor = enabled_monitor(balancer, pool)
         for member in probed_members(pool) if monitor is not None else ():
             assert monitor is not None  # noqa: S101 - for mypy
             for number in probed_ports(listeners.get(pool.id, ()), member):
@@ -130,22 +132,22 @@ def _of_balancer(snapshot: Snapshot, balancer: LoadBalancer) -> Iterator[tuple[_
 
 def _why_unprobed(snapshot: Snapshot, found: Endpoint, chassis: str) -> str:
     """Return the reason why agents cannot probe the endpoint; empty if they can."""
-    if not snapshot.agents_probe or place_of(found) in snapshot.covered:
+    if not snapshot.agents_probe or probe_place(found) in snapshot.covered:
         return ""
     if found.network_id in snapshot.announced:
-        host = host_of(snapshot, found.address)
-        return "" if host is not None and is_heard(snapshot, host[0].name) else NO_AGENT
+        host = find_routing_host(snapshot, found.address)
+        return "" if host is not None and is_responsive(snapshot, host[0].name) else NO_AGENT
     if not found.port_id:
-        return NOBODYS
-    if not chassis or is_heard(snapshot, chassis):
+        return NO_PORT_FOR_ADDRESS
+    if not chassis or is_responsive(snapshot, chassis):
         return ""
-    if is_foreign(snapshot.networks.get(found.network_id)):
-        return FOREIGN_NETWORK
-    return NO_COVER if chassis in snapshot.agents else NO_AGENT
+    if is_unmanaged(snapshot.networks.get(found.network_id)):
+        return UNMANAGED_NETWORK
+    return NO_DELEGATE if chassis in snapshot.agents else NO_AGENT
 
 
 def _row(snapshot: Snapshot, owner: Owner, each: _Probed, found: Endpoint | Health, chassis: str) -> HealthRow:
-    health = known_of(snapshot, found) if isinstance(found, Endpoint) else found
+    health = derive_endpoint_health(snapshot, found) if isinstance(found, Endpoint) else found
     seen = snapshot.sightings.get(found) if isinstance(found, Endpoint) else None
     unprobed = _why_unprobed(snapshot, found, chassis) if isinstance(found, Endpoint) else ""
     return HealthRow(

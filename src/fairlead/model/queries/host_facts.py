@@ -10,33 +10,33 @@ from fairlead.model.documents.addresses import IPAddress
 from fairlead.model.documents.health import HealthKey
 from fairlead.model.documents.loadbalancer import LoadBalancer, probed_address
 from fairlead.model.documents.owner import Kind, Owner
-from fairlead.model.queries.host_proxies import on_hosts
-from fairlead.model.queries.placement import balancers_behind
+from fairlead.model.queries.host_proxies import owners_with_host_proxies
+from fairlead.model.queries.placement import find_balancers_in_prefixes
 from fairlead.model.snapshot import Snapshot
 
-OwnNews: TypeAlias = Mapping[str, frozenset[IPAddress] | None]
+OwnAddressUpdate: TypeAlias = Mapping[str, frozenset[IPAddress] | None]
 """Host name -> its own addresses; None removes them."""
 
 
-def behind_hosts(old: Snapshot, new: Snapshot, news: frozenset[str]) -> Iterator[Owner]:
+def dependents_of_unreachable_hosts(old: Snapshot, new: Snapshot, news: frozenset[str]) -> Iterator[Owner]:
     """Yield load balancers with members behind a host that was lost or has returned, or with proxies on hosts."""
     hosts = (new.hosts[each] for each in old.lost_hosts ^ news if each in new.hosts)
-    found = balancers_behind(new, (prefix.cidr for host in hosts for prefix in host.prefixes))
+    found = find_balancers_in_prefixes(new, (prefix.cidr for host in hosts for prefix in host.prefixes))
     yield from (Owner(Kind.LOAD_BALANCER, each) for each in found)
-    yield from on_hosts(new)
+    yield from owners_with_host_proxies(new)
 
 
-def with_returned(old: Snapshot, new: Snapshot, news: Map[str, frozenset[HealthKey]]) -> Iterator[Owner]:
+def dependents_of_recoveries(old: Snapshot, new: Snapshot, news: Map[str, frozenset[HealthKey]]) -> Iterator[Owner]:
     changed = (each for each in sorted({*old.returned, *news}) if old.returned.get(each) != news.get(each))
     return (Owner(Kind.LOAD_BALANCER, each) for each in changed)
 
 
-def at_own_addresses(old: Snapshot, new: Snapshot, news: OwnNews) -> Iterator[Owner]:
+def dependents_of_own_addresses(old: Snapshot, new: Snapshot, news: OwnAddressUpdate) -> Iterator[Owner]:
     """Yield load balancers that may have a member at an address that a host has gained or lost."""
     nothing = frozenset[IPAddress]()
     both = ((old.own_addresses.get(each, nothing), new.own_addresses.get(each, nothing)) for each in news)
     changed = {address for before, after in both for address in before ^ after}
-    near = balancers_behind(new, map(ip_network, changed))
+    near = find_balancers_in_prefixes(new, map(ip_network, changed))
     found = (each for each in near if not changed.isdisjoint(_addresses(new.load_balancers[each])))
     return (Owner(Kind.LOAD_BALANCER, each) for each in found)
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
 
-from fairlead.model.documents.apportionment import LARGEST
+from fairlead.model.documents.apportionment import MAX_SLOTS
 from fairlead.model.documents.hosts import Host
 from fairlead.model.documents.loadbalancer import Listener, LoadBalancer, PersistenceType, find_pool, pools_of
 from fairlead.model.documents.observed_proxy import Proxy
@@ -25,9 +25,9 @@ from fairlead.model.documents.proxy_place import ProxyPlace, host_proxy_id, plac
 from fairlead.model.documents.status import OperatingStatus
 from fairlead.model.snapshot import Snapshot
 
-_SCORES = struct.Struct(f">{LARGEST}I")
-_DIGEST = 64
-_REMEMBERED = frozenset({PersistenceType.SOURCE_IP, PersistenceType.APP_COOKIE})
+_SCORES = struct.Struct(f">{MAX_SLOTS}I")
+_DIGEST_SIZE = 64
+_STATEFUL_PERSISTENCE = frozenset({PersistenceType.SOURCE_IP, PersistenceType.APP_COOKIE})
 """Types of persistence that a proxy learns from traffic, so a client must return to the same proxy."""
 
 
@@ -35,9 +35,9 @@ _REMEMBERED = frozenset({PersistenceType.SOURCE_IP, PersistenceType.APP_COOKIE})
 class HostSlots:
     """Slot tables of host names."""
 
-    now: tuple[str, ...] = ()
+    current: tuple[str, ...] = ()
     """Current owner of each slot; empty if no host serves."""
-    before: tuple[str, ...] = ()
+    previous: tuple[str, ...] = ()
     """For each slot, the host that may have older connections; empty names if there is only one host."""
 
 
@@ -88,17 +88,17 @@ def host_slots(view: Snapshot, balancer: LoadBalancer, listener: Listener) -> Ho
     found = [each for each in serving_hosts(view, place_of(balancer), listener) if each.name not in view.lost_hosts]
     names = tuple(sorted(host.name for host in found))
     staying = tuple(sorted(host.name for host in found if not host.draining)) or names
-    return _dealt(names, staying) if names else HostSlots()
+    return _compute_host_slots(names, staying) if names else HostSlots()
 
 
-def goes_by_source(balancer: LoadBalancer, listener: Listener) -> bool:
+def hashes_source_only(balancer: LoadBalancer, listener: Listener) -> bool:
     """Return whether the client address alone selects the host."""
     pools = (find_pool(balancer, pool_id) for pool_id in pools_of(listener))
     persistence = (pool.persistence for pool in pools if pool is not None)
-    return any(each is not None and each.type in _REMEMBERED for each in persistence)
+    return any(each is not None and each.type in _STATEFUL_PERSISTENCE for each in persistence)
 
 
-def on_hosts(snapshot: Snapshot) -> Iterator[Owner]:
+def owners_with_host_proxies(snapshot: Snapshot) -> Iterator[Owner]:
     """Yield load balancers with proxies on hosts, and their networks.
     All of them depend on the set of hosts and their draining state."""
     places = sorted(place for place in snapshot.proxied if is_on_hosts(snapshot, place))
@@ -116,7 +116,7 @@ def proxies_by_host(snapshot: Snapshot) -> Mapping[str, Mapping[str, Proxy]]:
     return found
 
 
-def hosts_standing(snapshot: Snapshot, balancer: LoadBalancer, listener: Listener) -> OperatingStatus:
+def derive_host_proxy_status(snapshot: Snapshot, balancer: LoadBalancer, listener: Listener) -> OperatingStatus:
     """Return the operating status of a listener with proxies on hosts.
 
     * ONLINE: a host serves and no other host fails. Hosts without HAProxy do not count as failing; their agent reports
@@ -126,25 +126,28 @@ def hosts_standing(snapshot: Snapshot, balancer: LoadBalancer, listener: Listene
     * ERROR: no host serves and none can.
     """
     serving = {host.name for host in serving_hosts(snapshot, place_of(balancer), listener)}
-    heard = {name for name in snapshot.hosts if (agent := snapshot.agents.get(name)) is not None and agent.heard}
-    failing = {name for name in heard if _refuses(snapshot, name, Owner(Kind.LOAD_BALANCER, balancer.id))}
+    heard = {
+        name for name in snapshot.hosts if (agent := snapshot.agents.get(name)) is not None and agent.is_responsive
+    }
+    failing = {name for name in heard if _has_apply_failure(snapshot, name, Owner(Kind.LOAD_BALANCER, balancer.id))}
     if serving:
         return OperatingStatus.DEGRADED if failing else OperatingStatus.ONLINE
     network = Owner(Kind.NETWORK, place_of(balancer).at)
     able = (
         name
         for name in heard - failing
-        if not _refuses(snapshot, name, network) and not _refuses(snapshot, name, Owner(Kind.HOST, name))
+        if not _has_apply_failure(snapshot, name, network)
+        and not _has_apply_failure(snapshot, name, Owner(Kind.HOST, name))
     )
     return OperatingStatus.OFFLINE if any(able) else OperatingStatus.ERROR
 
 
-def _refuses(snapshot: Snapshot, host: str, owner: Owner) -> bool:
-    return any(each.owner == str(owner) for each in snapshot.agents[host].unapplied)
+def _has_apply_failure(snapshot: Snapshot, host: str, owner: Owner) -> bool:
+    return any(each.owner == str(owner) for each in snapshot.agents[host].apply_failures)
 
 
 @lru_cache(maxsize=64)
-def _dealt(names: tuple[str, ...], staying: tuple[str, ...]) -> HostSlots:
+def _compute_host_slots(names: tuple[str, ...], staying: tuple[str, ...]) -> HostSlots:
     """Compute the slot table; `staying` are the hosts that accept new connections."""
     wanted = frozenset(staying)
     taking = [place for place, name in enumerate(names) if name in wanted]
@@ -154,11 +157,13 @@ def _dealt(names: tuple[str, ...], staying: tuple[str, ...]) -> HostSlots:
         others = (*column[:mine], 0, *column[mine + 1 :])
         now.append(names[mine])
         before.append(names[others.index(max(others))] if len(names) > 1 else "")
-    return HostSlots(now=tuple(now), before=tuple(before))
+    return HostSlots(current=tuple(now), previous=tuple(before))
 
 
 @lru_cache(maxsize=2_048)
 def _scores(name: str) -> tuple[int, ...]:
     """Return the score of a host for each slot. The host with the highest score has the slot."""
-    parts = range(_SCORES.size // _DIGEST)
-    return _SCORES.unpack(b"".join(blake2b(f"{name}\0{each}".encode(), digest_size=_DIGEST).digest() for each in parts))
+    parts = range(_SCORES.size // _DIGEST_SIZE)
+    return _SCORES.unpack(
+        b"".join(blake2b(f"{name}\0{each}".encode(), digest_size=_DIGEST_SIZE).digest() for each in parts)
+    )

@@ -16,10 +16,10 @@ class Heartbeat:
     """Last confirmation of a chassis."""
 
     name: str
-    count: int
-    confirmed: float
+    nb_cfg: int
+    confirmed_at: float
     """Time of the confirmation in seconds, by the clock of the chassis."""
-    seen: float | None = None
+    seen_at: float | None = None
     """Time when the reader last saw a confirmation, in seconds of the reader's clock; None if never."""
 
 
@@ -30,19 +30,19 @@ def find_dead(heartbeats: Collection[Heartbeat], now: float, patience: float) ->
     with a confirmation seen within `patience`. The clock of a chassis counts only if no confirmation of it was seen,
     because a new process must not treat a dead chassis as alive.
     """
-    newest = max((heartbeat.count for heartbeat in heartbeats), default=0)
-    last = max((heartbeat.confirmed for heartbeat in heartbeats), default=0.0)
+    newest = max((heartbeat.nb_cfg for heartbeat in heartbeats), default=0)
+    last = max((heartbeat.confirmed_at for heartbeat in heartbeats), default=0.0)
     dead = frozenset(
         heartbeat.name
         for heartbeat in heartbeats
-        if heartbeat.count < newest
-        and last - heartbeat.confirmed > patience
-        and (heartbeat.seen is None or now - heartbeat.seen > patience)
+        if heartbeat.nb_cfg < newest
+        and last - heartbeat.confirmed_at > patience
+        and (heartbeat.seen_at is None or now - heartbeat.seen_at > patience)
     )
     return dead if 2 * len(dead) <= len(heartbeats) else frozenset()
 
 
-def why_silent(*, works: bool, alive: bool) -> Health | None:
+def explain_unavailability(*, works: bool, alive: bool) -> Health | None:
     """Return the reason why no answer from a port is possible, whatever the last probe result; None if one is possible.
 
     `works`: a chassis has the port and its packets flow there. `alive`: that chassis is alive.

@@ -9,24 +9,24 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
-from fairlead.model.documents.loadbalancer import LoadBalancer, Locality, Member, Pool, near_pools
+from fairlead.model.documents.loadbalancer import LoadBalancer, Locality, Member, Pool, pools_with_locality
 from fairlead.model.documents.network import PortUse
 from fairlead.model.snapshot import Snapshot, member_network
 
 Tiers: TypeAlias = Sequence[Sequence[Member]]
 """Members of a pool in tiers, the nearest first; a member can be in several tiers."""
-Near: TypeAlias = Mapping[str, Mapping[str, Tiers]]
+TiersByChassis: TypeAlias = Mapping[str, Mapping[str, Tiers]]
 """Chassis -> pool id -> tiers for clients there. Chassis with equal tiers share one value."""
 _Located: TypeAlias = Sequence[tuple[Member, str]]
 """Members with the chassis of each."""
 
 
-def members_near(snapshot: Snapshot, balancer: LoadBalancer) -> Near:
+def find_tiers_by_chassis(snapshot: Snapshot, balancer: LoadBalancer) -> TiersByChassis:
     """Return the tiers of the pools that prefer members near the client."""
     found = defaultdict[str, dict[str, Tiers]](dict)
-    where = chassis_with(snapshot)
-    for pool in near_pools(balancer):
-        located = list(_located(snapshot, balancer, pool, where))
+    where = chassis_finder(snapshot)
+    for pool in pools_with_locality(balancer):
+        located = list(_locate_members(snapshot, balancer, pool, where))
         on = _on_chassis(located) if pool.locality is Locality.CHASSIS else {}
         zones = _in_zones(snapshot, located)
         for chassis in snapshot.chassis.values():
@@ -38,13 +38,13 @@ def members_near(snapshot: Snapshot, balancer: LoadBalancer) -> Near:
     return found
 
 
-def members_on(snapshot: Snapshot, balancer: LoadBalancer, pool: Pool, chassis: str) -> frozenset[str]:
+def members_on_chassis(snapshot: Snapshot, balancer: LoadBalancer, pool: Pool, chassis: str) -> frozenset[str]:
     """Return the ids of the pool's members on one chassis."""
-    located = _located(snapshot, balancer, pool, chassis_with(snapshot))
+    located = _locate_members(snapshot, balancer, pool, chassis_finder(snapshot))
     return frozenset(member.id for member, name in located if name == chassis)
 
 
-def chassis_with(snapshot: Snapshot) -> Callable[[str], Sequence[str]]:
+def chassis_finder(snapshot: Snapshot) -> Callable[[str], Sequence[str]]:
     """Return a function that finds the chassis where a port is plugged in and active: none or one."""
     hosts = _hosts(snapshot)
 
@@ -55,11 +55,11 @@ def chassis_with(snapshot: Snapshot) -> Callable[[str], Sequence[str]]:
     return find
 
 
-def _located(
+def _locate_members(
     snapshot: Snapshot, balancer: LoadBalancer, pool: Pool, where: Callable[[str], Sequence[str]]
 ) -> Iterator[tuple[Member, str]]:
     for member in pool.members:
-        port_id = _port(snapshot, balancer, member)
+        port_id = _find_member_port(snapshot, balancer, member)
         for name in where(port_id) if port_id else ():
             yield member, name
 
@@ -88,7 +88,7 @@ def _hosts(snapshot: Snapshot) -> Mapping[str, list[str]]:
     return found
 
 
-def _port(snapshot: Snapshot, balancer: LoadBalancer, member: Member) -> str | None:
+def _find_member_port(snapshot: Snapshot, balancer: LoadBalancer, member: Member) -> str | None:
     port = snapshot.ports.get(snapshot.addresses.get((member_network(snapshot, balancer, member), member.address), ""))
     own = port is not None and port.use is PortUse.MACHINE and port.project_id == balancer.project_id
     return port.id if own and port is not None else None

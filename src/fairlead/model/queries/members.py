@@ -13,7 +13,7 @@ from fairlead.model.documents.network import Network, PortUse, Subnet
 from fairlead.model.queries.domain import Topology
 from fairlead.model.snapshot import Snapshot, member_network
 
-_HELD = {
+_USES_WITHOUT_MACHINE = {
     PortUse.VIP: "a VIP, and a connection is balanced once",
     PortUse.LOCAL_IP: "a Local IP's, which no machine has",
     PortUse.PROBE: "where probes come from",
@@ -24,7 +24,7 @@ _HELD = {
 """Uses of ports without a machine, with their explanation. Floating IPs are allowed, because they lead to a machine."""
 
 
-class _Places:
+class _SubnetIndex:
     """Subnets of some networks, indexed by prefix,
     so that a thousand members are not compared with a hundred subnets."""
 
@@ -37,7 +37,7 @@ class _Places:
                 prefixes = self._by_length.setdefault((cidr.version, cidr.prefixlen), {})
                 prefixes.setdefault(_prefix(cidr.network_address, cidr.prefixlen), []).append((network, subnet))
 
-    def of(self, address: IPAddress) -> Iterator[tuple[Network, Subnet]]:
+    def containing(self, address: IPAddress) -> Iterator[tuple[Network, Subnet]]:
         """Yield the subnets that contain the address."""
         for (version, length), prefixes in self._by_length.items():
             if version == address.version:
@@ -48,31 +48,31 @@ def _prefix(address: IPAddress, length: int) -> int:
     return int(address) >> (address.max_prefixlen - length)
 
 
-def find_obstacles(
+def find_unusable_addresses(
     snapshot: Snapshot, balancer: LoadBalancer, members: Iterable[Member]
 ) -> Iterator[tuple[Member, str]]:
     """Yield members with an address that no machine can have, with the reason. Networks of other projects are not
     examined: members behind a router are looked up on the project's own networks."""
     vips = {(vip.network_id, vip.address) for vip in balancer.vips}
-    domain: _Places | None = None
-    own: dict[str, _Places] = {}
+    domain: _SubnetIndex | None = None
+    own: dict[str, _SubnetIndex] = {}
     for member in members:
         network_id = member_network(snapshot, balancer, member)
         if network_id not in own:
             network = snapshot.networks.get(network_id)
-            own[network_id] = _Places([network] if network else [])
-        places = list(own[network_id].of(member.address))
+            own[network_id] = _SubnetIndex([network] if network else [])
+        places = list(own[network_id].containing(member.address))
         if member.subnet_id is None and not places:
             if domain is None:
                 networks = Topology(snapshot).domain_of(balancer).networks
-                domain = _Places(snapshot.networks[each] for each in networks)
-            places = list(domain.of(member.address))
-        found = next(_obstacles(snapshot, vips, places, member), None)
+                domain = _SubnetIndex(snapshot.networks[each] for each in networks)
+            places = list(domain.containing(member.address))
+        found = next(_explain_unusable(snapshot, vips, places, member), None)
         if found is not None:
             yield member, found
 
 
-def _obstacles(
+def _explain_unusable(
     snapshot: Snapshot,
     vips: Set[tuple[str, IPAddress]],
     places: Iterable[tuple[Network, Subnet]],
@@ -82,8 +82,8 @@ def _obstacles(
         place = network.id, member.address
         port = snapshot.ports.get(snapshot.addresses.get(place, ""))
         use = PortUse.VIP if place in vips else port.use if port else PortUse.MACHINE
-        if use in _HELD:
-            yield _HELD[use]
+        if use in _USES_WITHOUT_MACHINE:
+            yield _USES_WITHOUT_MACHINE[use]
         elif not is_usable(member.address, subnet.cidr):
             yield f"the network or the broadcast address of {subnet.cidr}"
         elif member.address == subnet.gateway and port is None:

@@ -19,11 +19,11 @@ from fairlead.model.documents.network import Port, PortUse
 from fairlead.model.snapshot import Snapshot
 from fairlead.runtime.steps import Steps
 
-MOST_OF_NETWORK = 2_000
+MAX_LOCAL_IPS_PER_NETWORK = 2_000
 """Maximum Local IPs of one network that a node receives; the oldest ones."""
-MOST_NEIGHBOURS = 10_000
+MAX_NEIGHBOURS = 10_000
 """Maximum neighbours that a node receives and stores; networks with few of them have priority."""
-Remembered: TypeAlias = Mapping[str, Collection[IPAddress]]
+AnnouncedAddresses: TypeAlias = Mapping[str, Collection[IPAddress]]
 """Network id -> addresses that a node has announced."""
 
 
@@ -39,7 +39,7 @@ class Neighbour:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Neighbourhood:
+class NetworkAnnouncements:
     """Announcements for one network on one node."""
 
     ports: frozenset[str]
@@ -47,26 +47,28 @@ class Neighbourhood:
     neighbours: tuple[Neighbour, ...]
 
 
-def neighbourhoods(
-    snapshot: Snapshot, port_ids: Iterable[str], remembered: Remembered
-) -> Steps[Mapping[str, Neighbourhood]]:
+def list_announcements(
+    snapshot: Snapshot, port_ids: Iterable[str], remembered: AnnouncedAddresses
+) -> Steps[Mapping[str, NetworkAnnouncements]]:
     """Return the announcements for networks of these ports with a Local IP or a remembered address. Remembered
     addresses on other networks are ignored."""
     ports = _by_network(snapshot, port_ids)
     yield
-    found, room = dict[str, Neighbourhood](), MOST_NEIGHBOURS
+    found, room = dict[str, NetworkAnnouncements](), MAX_NEIGHBOURS
     for network_id in sorted(ports, key=lambda each: (len(snapshot.network_local_ips.get(each, NO_IDS)), each)):
         here, neighbours = ports[network_id], list[Neighbour]()
         asked = frozenset(remembered.get(network_id, ()))
-        oldest = _oldest(snapshot, network_id, min(room, MOST_OF_NETWORK))
-        for neighbour in chain(_virtual(network_id, oldest, here), _ordinary(snapshot, network_id, asked, here)):
+        oldest = _oldest(snapshot, network_id, min(room, MAX_LOCAL_IPS_PER_NETWORK))
+        for neighbour in chain(
+            _local_ip_neighbours(network_id, oldest, here), _port_neighbours(snapshot, network_id, asked, here)
+        ):
             neighbours.append(neighbour)
             yield
         neighbours = neighbours[:room]
         room -= len(neighbours)
         if neighbours:
-            in_order = sorted(neighbours, key=lambda each: _order(each.address))
-            found[network_id] = Neighbourhood(ports=here, neighbours=tuple(in_order))
+            in_order = sorted(neighbours, key=lambda each: _sort_key(each.address))
+            found[network_id] = NetworkAnnouncements(ports=here, neighbours=tuple(in_order))
     return found
 
 
@@ -85,28 +87,28 @@ def _oldest(snapshot: Snapshot, network_id: str, most: int) -> list[LocalIP]:
     )
 
 
-def _virtual(network_id: str, local_ips: Iterable[LocalIP], here: frozenset[str]) -> Iterator[Neighbour]:
+def _local_ip_neighbours(network_id: str, local_ips: Iterable[LocalIP], here: frozenset[str]) -> Iterator[Neighbour]:
     mac = derive_mac(network_id)
     for local_ip in local_ips:
-        unheard = tuple(sorted(here.intersection(_who_has(local_ip))))
+        unheard = tuple(sorted(here.intersection(_ports_with_address(local_ip))))
         yield Neighbour(address=local_ip.address, mac=mac, lasting=True, unheard=unheard)
 
 
-def _ordinary(
+def _port_neighbours(
     snapshot: Snapshot, network_id: str, remembered: frozenset[IPAddress], here: frozenset[str]
 ) -> Iterator[Neighbour]:
     """Yield the remembered addresses that are no Local IP and that a port has."""
     if not remembered:
         return
     local_ips = {snapshot.local_ips[each].address for each in snapshot.network_local_ips.get(network_id, NO_IDS)}
-    for address in sorted(remembered - local_ips, key=_order):
+    for address in sorted(remembered - local_ips, key=_sort_key):
         port = snapshot.ports.get(snapshot.addresses.get((network_id, address), ""))
         mac = None if port is None else _mac_of(port)
         if port is not None and mac is not None:
             yield Neighbour(address=address, mac=mac, lasting=False, unheard=tuple(here & {port.id}))
 
 
-def _who_has(local_ip: LocalIP) -> Iterator[str]:
+def _ports_with_address(local_ip: LocalIP) -> Iterator[str]:
     """Yield the ports of machines with the address."""
     yield local_ip.port_id
     if local_ip.mode is Mode.PASSTHROUGH:
@@ -124,5 +126,5 @@ def _mac_of(port: Port) -> str | None:
             return None
 
 
-def _order(address: IPAddress) -> tuple[int, IPAddress]:
+def _sort_key(address: IPAddress) -> tuple[int, IPAddress]:
     return address.version, address

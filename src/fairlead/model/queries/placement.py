@@ -15,55 +15,55 @@ from fairlead.model.documents.hosts import (
     HostPrefix,
     address_key,
     block_of,
-    holding,
+    find_containing_prefix,
     prefix_key,
     sort_key,
 )
 from fairlead.model.documents.loadbalancer import LoadBalancer, Member
 from fairlead.model.snapshot import Snapshot
 
-_AS_LONG = 8
+_BLOCKS_PER_LOOKUP = 8
 """Number of blocks that can be scanned in the time of one lookup by block number."""
 
 
-def host_of(snapshot: Snapshot, address: IPAddress) -> tuple[Host, HostPrefix] | None:
+def find_routing_host(snapshot: Snapshot, address: IPAddress) -> tuple[Host, HostPrefix] | None:
     """Return the host that routes the address, with the matching prefix. Prefixes of two hosts never overlap."""
-    found = holding(snapshot.host_prefixes, snapshot.host_prefix_lengths, address_key(address))
+    found = find_containing_prefix(snapshot.host_prefixes, snapshot.host_prefix_lengths, address_key(address))
     if found is None:
         return None
     version, _, first = found
     return (host := snapshot.hosts[snapshot.host_prefixes[found]]), _prefix_at(host, (version, first))
 
 
-def declared_behind(snapshot: Snapshot, balancer: LoadBalancer, address: IPAddress) -> Host | None:
+def find_declared_host(snapshot: Snapshot, balancer: LoadBalancer, address: IPAddress) -> Host | None:
     """Return the host that is declared to route the address, if the load balancer's project may have members there."""
-    found = host_of(snapshot, address)
+    found = find_routing_host(snapshot, address)
     return found[0] if found is not None and found[1].project_id in (None, balancer.project_id) else None
 
 
-def may_be_behind(snapshot: Snapshot, balancer: LoadBalancer, address: IPAddress) -> Host | None:
+def find_member_host(snapshot: Snapshot, balancer: LoadBalancer, address: IPAddress) -> Host | None:
     """Return the host that routes the address for this load balancer. The host's own addresses give None, except those
     that an operator declared for members on the host itself."""
-    host = declared_behind(snapshot, balancer, address)
+    host = find_declared_host(snapshot, balancer, address)
     if host is None or address not in snapshot.own_addresses.get(host.name, ()):
         return host
-    return host if address in members_on(snapshot, host) else None
+    return host if address in list_member_addresses(snapshot, host) else None
 
 
-def members_on(snapshot: Snapshot, host: Host) -> tuple[IPAddress, ...]:
+def list_member_addresses(snapshot: Snapshot, host: Host) -> tuple[IPAddress, ...]:
     """Return the host's declared addresses that are inside its own prefixes: members may run on the host there. No
     other host routes a declared address."""
-    return tuple(each for each in host.addresses if host_of(snapshot, each) is not None)
+    return tuple(each for each in host.addresses if find_routing_host(snapshot, each) is not None)
 
 
-def nowhere(snapshot: Snapshot, balancer: LoadBalancer, members: Iterable[Member]) -> frozenset[str]:
+def find_unrouted_members(snapshot: Snapshot, balancer: LoadBalancer, members: Iterable[Member]) -> frozenset[str]:
     """Return the ids of members that no host routes, so they receive no traffic."""
-    return frozenset(each.id for each in members if may_be_behind(snapshot, balancer, each.address) is None)
+    return frozenset(each.id for each in members if find_member_host(snapshot, balancer, each.address) is None)
 
 
-def own_among(snapshot: Snapshot, name: str, addresses: Iterable[IPAddress]) -> frozenset[IPAddress]:
+def filter_own_addresses(snapshot: Snapshot, name: str, addresses: Iterable[IPAddress]) -> frozenset[IPAddress]:
     """Return the addresses that the host itself routes. A host's report about any other address is ignored."""
-    found = ((each, host_of(snapshot, each)) for each in addresses)
+    found = ((each, find_routing_host(snapshot, each)) for each in addresses)
     return frozenset(each for each, behind in found if behind is not None and behind[0].name == name)
 
 
@@ -73,18 +73,18 @@ def _prefix_at(host: Host, first: tuple[int, int]) -> HostPrefix:
     return host.prefixes[bisect_left(host.prefixes, first, key=sort_key)]
 
 
-def host_within(snapshot: Snapshot, cidr: IPNetwork) -> str | None:
+def find_host_within(snapshot: Snapshot, cidr: IPNetwork) -> str | None:
     """Return the name of a host that has an address, or routes a prefix, within this network; None if there is none."""
     known, own = snapshot.host_prefixes, prefix_key(cidr)
-    around = holding(known, snapshot.host_prefix_lengths, own)
-    inside = (each for each in known if holding((own,), (own[:2],), each) is not None)
+    around = find_containing_prefix(known, snapshot.host_prefix_lengths, own)
+    inside = (each for each in known if find_containing_prefix((own,), (own[:2],), each) is not None)
     behind = around or next(inside, None)
     if behind is not None:
         return known[behind]
     return next((host.name for host in snapshot.hosts.values() if any(each in cidr for each in host.addresses)), None)
 
 
-def balancers_behind(snapshot: Snapshot, cidrs: Iterable[IPNetwork]) -> Iterator[str]:
+def find_balancers_in_prefixes(snapshot: Snapshot, cidrs: Iterable[IPNetwork]) -> Iterator[str]:
     """Yield announced load balancers with a member, or a previous owner of a slot, in one of these prefixes.
     The result may include others."""
     found = {each for block in _blocks(snapshot, cidrs) for each in snapshot.member_blocks[block]}
@@ -95,8 +95,8 @@ def _blocks(snapshot: Snapshot, cidrs: Iterable[IPNetwork]) -> Iterator[Block]:
     """Yield the known blocks of member addresses that overlap one of these networks. All known blocks are scanned at
     most once, because a thousand hosts can fail together and each can route more blocks than there are members."""
     known = snapshot.member_blocks
-    left, wide = len(known) // _AS_LONG, list[tuple[Block, Block]]()
-    for first, number in sorted((_covered(cidr) for cidr in cidrs), key=itemgetter(1)):
+    left, wide = len(known) // _BLOCKS_PER_LOOKUP, list[tuple[Block, Block]]()
+    for first, number in sorted((_block_range(cidr) for cidr in cidrs), key=itemgetter(1)):
         left -= number
         version, start = first
         if left >= 0:
@@ -104,17 +104,17 @@ def _blocks(snapshot: Snapshot, cidrs: Iterable[IPNetwork]) -> Iterator[Block]:
         else:
             wide.append((first, (version, start + number)))
     if wide:
-        firsts, ends = zip(*_disjoint(sorted(wide)), strict=True)
+        firsts, ends = zip(*_drop_nested(sorted(wide)), strict=True)
         yield from (each for each in known if (place := bisect_right(firsts, each)) and each < ends[place - 1])
 
 
-def _covered(cidr: IPNetwork) -> tuple[Block, int]:
+def _block_range(cidr: IPNetwork) -> tuple[Block, int]:
     """Return the first block of a network and the number of blocks."""
     first = block_of(cidr.network_address)
     return first, 1 << max(0, BLOCK_LENGTH[cidr.version] - cidr.prefixlen)
 
 
-def _disjoint(wide: list[tuple[Block, Block]]) -> Iterator[tuple[Block, Block]]:
+def _drop_nested(wide: list[tuple[Block, Block]]) -> Iterator[tuple[Block, Block]]:
     """Drop ranges that are inside another one. Prefixes are nested or disjoint. Input and output are sorted."""
     last: Block = (0, 0)
     for first, end in wide:

@@ -8,12 +8,12 @@ time (ADR 46).
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from fairlead.model.documents.addresses import IPAddress, IPNetwork, derive_mac, link_local
+from fairlead.model.documents.addresses import IPAddress, IPNetwork, derive_link_local, derive_mac
 from fairlead.model.documents.health import Endpoint
 from fairlead.model.documents.network import Network, Port, Subnet, subnet_with
-from fairlead.model.documents.unmanaged import ForeignNetwork, called, is_foreign
-from fairlead.model.queries.probes import Probing, cover_port_id, endpoints, probe_port_id
-from fairlead.model.queries.unmanaged_probe_ports import probe_port
+from fairlead.model.documents.unmanaged import UnmanagedNetwork, is_unmanaged, row_names
+from fairlead.model.queries.probes import Monitored, delegate_port_id, endpoints, probe_port_id
+from fairlead.model.queries.unmanaged_probe_ports import find_probe_port
 from fairlead.model.snapshot import Snapshot
 
 
@@ -33,14 +33,14 @@ class ProbeDevice:
     """
     subnets: tuple[IPNetwork, ...]
     """Subnets on the link, reached without a router."""
-    covers: bool = False
+    is_delegate: bool = False
     """Whether it is the ordinary port for delegated probes."""
     gateways: tuple[IPAddress, ...] = ()
     """Gateways for all other destinations."""
 
     @property
     def key(self) -> str:
-        return device_key(self.network_id, covers=self.covers)
+        return device_key(self.network_id, covers=self.is_delegate)
 
 
 def device_key(network_id: str, *, covers: bool) -> str:
@@ -50,28 +50,28 @@ def device_key(network_id: str, *, covers: bool) -> str:
 
 def probe_device(snapshot: Snapshot, network: Network) -> ProbeDevice | None:
     """Return the device of a network; None if the network has nothing to probe yet."""
-    if isinstance(network, ForeignNetwork):
-        return _device_of_others(snapshot, network)
+    if isinstance(network, UnmanagedNetwork):
+        return _device_of_unmanaged(snapshot, network)
     found = (snapshot.ports.get(probe_port_id(subnet.id)) for subnet in network.subnets)
     return _device(network, "probe", found)
 
 
-def cover_device(snapshot: Snapshot, network: Network) -> ProbeDevice | None:
+def delegate_device(snapshot: Snapshot, network: Network) -> ProbeDevice | None:
     """Return the device for delegated probes; None if the network has no address for it."""
-    found = [snapshot.ports.get(cover_port_id(subnet.id)) for subnet in network.subnets]
+    found = [snapshot.ports.get(delegate_port_id(subnet.id)) for subnet in network.subnets]
     device = _device(network, "cover", found)
     if device is None:
         return None
     sources = {port.fixed_ips[0].subnet_id for port in found if port is not None and port.fixed_ips}
     gateways = (each.gateway for each in network.subnets if each.id in sources)
-    return replace(device, covers=True, gateways=tuple(each for each in gateways if each is not None))
+    return replace(device, is_delegate=True, gateways=tuple(each for each in gateways if each is not None))
 
 
 def _device(network: Network, what: str, found: Iterable[Port | None]) -> ProbeDevice | None:
     mac = derive_mac(f"{what}/{network.id}")
     addresses: list[IPAddress] = [port.fixed_ips[0].address for port in found if port is not None and port.fixed_ips]
     if any(subnet.cidr.version == 6 for subnet in network.subnets):
-        addresses.append(link_local(mac))
+        addresses.append(derive_link_local(mac))
     if not addresses:
         return None
     subnets = tuple(subnet.cidr for subnet in network.subnets)
@@ -85,18 +85,18 @@ def _device(network: Network, what: str, found: Iterable[Port | None]) -> ProbeD
     )
 
 
-def _device_of_others(snapshot: Snapshot, network: ForeignNetwork) -> ProbeDevice | None:
+def _device_of_unmanaged(snapshot: Snapshot, network: UnmanagedNetwork) -> ProbeDevice | None:
     """Return the device behind the probe port of an unmanaged network. It uses the port's MAC and IPv4 addresses, and
     has no row of Fairlead's."""
-    port = probe_port(snapshot, network.id)
+    port = find_probe_port(snapshot, network.id)
     if port is None or not port.mac_address:
         return None
     addresses: list[IPAddress] = [fixed.address for fixed in port.fixed_ips if fixed.address.version == 4]
     if any(subnet.cidr.version == 6 for subnet in network.subnets):
-        addresses.append(link_local(port.mac_address))
+        addresses.append(derive_link_local(port.mac_address))
     return ProbeDevice(
         network_id=network.id,
-        port_name=called(port)[0],
+        port_name=row_names(port)[0],
         mac=port.mac_address,
         mtu=network.mtu,
         addresses=tuple(addresses),
@@ -104,14 +104,14 @@ def _device_of_others(snapshot: Snapshot, network: ForeignNetwork) -> ProbeDevic
     )
 
 
-def coverless_subnets(snapshot: Snapshot, probing: Probing) -> dict[str, str]:
+def subnets_without_delegate_port(snapshot: Snapshot, probing: Monitored) -> dict[str, str]:
     """Return subnet -> network for the subnets that lack an address for delegated probes of these endpoints."""
     found = dict[str, str]()
     for endpoint in endpoints(snapshot, probing) if snapshot.agents_probe else ():
         network = snapshot.networks.get(endpoint.network_id)
-        if network is not None and not (is_foreign(network) or network.announced):
+        if network is not None and not (is_unmanaged(network) or network.announced):
             for subnet in _sources(network, endpoint):
-                if cover_port_id(subnet.id) not in snapshot.ports:
+                if delegate_port_id(subnet.id) not in snapshot.ports:
                     found[subnet.id] = network.id
     return found
 

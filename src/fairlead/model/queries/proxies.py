@@ -1,8 +1,8 @@
 """Proxies: one HAProxy per node for all load balancers of a project with VIPs on one network that need one.
 
-A proxy is modelled as a member with a locality. It has an address of a network (`home_of`) on its chassis, and each
-proxied listener has its own port there. A proxied listener therefore leads clients to the proxy of their own chassis,
-as other listeners lead to near members, and to other proxies if the chassis has no serving proxy.
+A proxy is modelled as a member with a locality. It has an address of a network (`find_proxy_network`) on its chassis,
+and each proxied listener has its own port there. A proxied listener therefore leads clients to the proxy of their own
+chassis, as other listeners lead to near members, and to other proxies if the chassis has no serving proxy.
 
 A port that no request created holds the address (`PortUse.PROXY`). The listeners that a proxy serves are a fact,
 reported by its agent.
@@ -33,13 +33,13 @@ from fairlead.model.documents.pool_slot_tables import with_slots
 from fairlead.model.documents.proxy_place import ProxyPlace, place_of, place_of_host_proxy, place_of_port, proxy_chassis
 from fairlead.model.documents.rendezvous import score
 from fairlead.model.documents.status import OperatingStatus
-from fairlead.model.queries.host_proxies import hosts_standing, is_on_hosts
+from fairlead.model.queries.host_proxies import derive_host_proxy_status, is_on_hosts
 from fairlead.model.queries.locality_tiers import Tiers
-from fairlead.model.queries.probes import asks_for_probes
+from fairlead.model.queries.probes import has_monitors
 from fairlead.model.snapshot import Snapshot
-from fairlead.runtime.steps import at_once
+from fairlead.runtime.steps import run_to_completion
 
-ProxyNews: TypeAlias = Mapping[str, Proxy | None]
+ProxyUpdate: TypeAlias = Mapping[str, Proxy | None]
 """Id of the proxy's port -> its state; None for a proxy that is not running."""
 _NAMESPACE = bytes.fromhex("0f6f8f0e6c1b4d1e9f5a3c7d2b9e4a10")
 
@@ -61,7 +61,7 @@ def proxied_listeners(balancer: LoadBalancer) -> tuple[Listener, ...]:
     return tuple([listener for listener in balancer.listeners if listener.proxy_port])
 
 
-def leads_to_proxies(snapshot: Snapshot, listener_id: str) -> bool:
+def uses_proxies(snapshot: Snapshot, listener_id: str) -> bool:
     """Return whether an existing listener uses proxies."""
     balancer = snapshot.load_balancers[snapshot.listener_owner[listener_id]]
     return any(listener.id == listener_id for listener in proxied_listeners(balancer))
@@ -96,7 +96,7 @@ def own_proxies(view: Snapshot, at: str) -> list[tuple[ProxyPlace, Port]]:
 # Proxies as members
 
 
-def led_by_proxies(snapshot: Snapshot, balancer: LoadBalancer) -> LoadBalancer:
+def with_proxy_pools(snapshot: Snapshot, balancer: LoadBalancer) -> LoadBalancer:
     """Return the load balancer as a switch implements it.
 
     Each proxied listener becomes a TCP listener with a pool of proxies that prefers the client's chassis. Pools used by
@@ -110,26 +110,26 @@ def led_by_proxies(snapshot: Snapshot, balancer: LoadBalancer) -> LoadBalancer:
     listeners = [
         _listener(listener, pools[listener.id]) if listener.id in pools else listener for listener in balancer.listeners
     ]
-    kept = [pool for pool in balancer.pools if _switch_leads_to(balancer, pool)]
+    kept = [pool for pool in balancer.pools if _is_used_by_switch(balancer, pool)]
     return replace(balancer, listeners=tuple(listeners), pools=(*kept, *pools.values()))
 
 
-def without_proxied(balancer: LoadBalancer) -> LoadBalancer:
+def without_proxied_listeners(balancer: LoadBalancer) -> LoadBalancer:
     """Return the load balancer without proxied listeners and without pools that only these use."""
     if not proxied_listeners(balancer):
         return balancer
     listeners = tuple(listener for listener in balancer.listeners if not listener.proxy_port)
-    pools = tuple(pool for pool in balancer.pools if _switch_leads_to(balancer, pool))
+    pools = tuple(pool for pool in balancer.pools if _is_used_by_switch(balancer, pool))
     return replace(balancer, listeners=listeners, pools=pools)
 
 
-def _switch_leads_to(balancer: LoadBalancer, pool: Pool) -> bool:
+def _is_used_by_switch(balancer: LoadBalancer, pool: Pool) -> bool:
     """Return whether any listener without a proxy uses the pool, or no listener uses it."""
     leading = listeners_of(balancer, pool.id)
     return not leading or not all(listener.proxy_port for listener in leading)
 
 
-def absent_proxies(snapshot: Snapshot, balancer: LoadBalancer) -> frozenset[str]:
+def find_proxies_not_serving(snapshot: Snapshot, balancer: LoadBalancer) -> frozenset[str]:
     """Return the members of proxy pools that do not serve.
 
     Their chassis is dead, or their agent has not reported them as serving. A proxy is one member per address; its
@@ -141,12 +141,14 @@ def absent_proxies(snapshot: Snapshot, balancer: LoadBalancer) -> frozenset[str]
     found = set[str]()
     for listener in proxied_listeners(balancer):
         serving = {port.id for port in ports if _serves(snapshot, port, listener)}
-        known = {port.id for port in ports if port.id in serving and not _is_silent(snapshot, proxy_chassis(port))}
+        known = {
+            port.id for port in ports if port.id in serving and not _is_unresponsive(snapshot, proxy_chassis(port))
+        }
         found.update(_member_id(listener, port) for port in ports if port.id not in (known or serving))
     return frozenset(found)
 
 
-def proxies_standing(snapshot: Snapshot, balancer: LoadBalancer, listener: Listener) -> OperatingStatus:
+def derive_proxy_status(snapshot: Snapshot, balancer: LoadBalancer, listener: Listener) -> OperatingStatus:
     """Return the operating status of a listener that uses proxies.
 
     * ONLINE: a proxy serves and no node fails. Also ONLINE if no machine of the project is plugged in on the network,
@@ -158,9 +160,9 @@ def proxies_standing(snapshot: Snapshot, balancer: LoadBalancer, listener: Liste
       the network's manager rejects the ports.
     """
     if is_on_hosts(snapshot, place_of(balancer)):
-        return hosts_standing(snapshot, balancer, listener)
+        return derive_host_proxy_status(snapshot, balancer, listener)
     ports = proxy_ports(snapshot, place_of(balancer))
-    failing = {port.id for port in ports if _cannot_apply(snapshot, port, balancer, listener)}
+    failing = {port.id for port in ports if _has_apply_failure(snapshot, port, balancer, listener)}
     if not ports and place_of(balancer).at in snapshot.refused_proxies:
         return OperatingStatus.ERROR
     if any(_serves(snapshot, port, listener) for port in ports):
@@ -173,7 +175,7 @@ def proxies_standing(snapshot: Snapshot, balancer: LoadBalancer, listener: Liste
     return OperatingStatus.OFFLINE if is_wanted else OperatingStatus.ONLINE
 
 
-def wanted_of_proxies(snapshot: Snapshot, place: ProxyPlace) -> frozenset[int]:
+def required_proxy_ports(snapshot: Snapshot, place: ProxyPlace) -> frozenset[int]:
     """Return the ports where each proxy of the place must accept connections."""
     balancers = (snapshot.load_balancers[each] for each in snapshot.proxied.get(place, NO_IDS))
     return frozenset(
@@ -187,26 +189,26 @@ def wanted_of_proxies(snapshot: Snapshot, place: ProxyPlace) -> frozenset[int]:
 
 def _may_serve(snapshot: Snapshot, chassis: str) -> bool:
     known, agent = snapshot.chassis.get(chassis), snapshot.agents.get(chassis)
-    return known is not None and known.alive and agent is not None and agent.heard
+    return known is not None and known.alive and agent is not None and agent.is_responsive
 
 
-def _cannot_apply(snapshot: Snapshot, port: Port, balancer: LoadBalancer, listener: Listener) -> bool:
+def _has_apply_failure(snapshot: Snapshot, port: Port, balancer: LoadBalancer, listener: Listener) -> bool:
     """Return whether the port's node reports a failure for the load balancer, or for the proxy itself. If the proxy
     serves, failures of its network concern another project."""
     agent = snapshot.agents.get(proxy_chassis(port))
     owners = {str(Owner(Kind.LOAD_BALANCER, balancer.id))}
     if not _serves(snapshot, port, listener):
         owners.update(str(Owner(kind, place_of(balancer).at)) for kind in (Kind.NETWORK, Kind.ROUTER))
-    return agent is not None and any(each.owner in owners for each in agent.unapplied)
+    return agent is not None and any(each.owner in owners for each in agent.apply_failures)
 
 
-def proxies_near(snapshot: Snapshot, balancer: LoadBalancer) -> Iterator[tuple[str, str, Tiers]]:
+def proxy_tiers_by_chassis(snapshot: Snapshot, balancer: LoadBalancer) -> Iterator[tuple[str, str, Tiers]]:
     """Yield chassis, proxy pool and tiers: the chassis's own proxy, then those in its zones. The load balancer is in
     the form that a switch implements. Chassis with equal tiers share one value."""
     hosts = {port.id: proxy_chassis(port) for port in proxy_ports(snapshot, place_of(balancer))}
     if not hosts:
         return
-    near, pools = _hosts_near(snapshot, frozenset(hosts.values())), {pool.id: pool for pool in balancer.pools}
+    near, pools = _tiers_of_hosts(snapshot, frozenset(hosts.values())), {pool.id: pool for pool in balancer.pools}
     for pool in (pools[listener.default_pool_id or ""] for listener in proxied_listeners(balancer)):
         at = [(member, hosts[member.id.partition("/")[2]]) for member in pool.members]
         made = {
@@ -217,7 +219,7 @@ def proxies_near(snapshot: Snapshot, balancer: LoadBalancer) -> Iterator[tuple[s
             yield chassis, pool.id, made[places]
 
 
-def _hosts_near(snapshot: Snapshot, hosts: frozenset[str]) -> Mapping[str, tuple[frozenset[str], ...]]:
+def _tiers_of_hosts(snapshot: Snapshot, hosts: frozenset[str]) -> Mapping[str, tuple[frozenset[str], ...]]:
     """Return chassis -> tiers of hosts: itself if it is one of `hosts`, then hosts in its zones.
     Chassis with neither are omitted."""
     zones = {host: snapshot.chassis[host].zones for host in hosts if host in snapshot.chassis}
@@ -237,9 +239,9 @@ def _serves(snapshot: Snapshot, port: Port, listener: Listener) -> bool:
     return proxy is not None and listener.proxy_port in proxy.serving and chassis is not None and chassis.alive
 
 
-def _is_silent(snapshot: Snapshot, chassis: str) -> bool:
+def _is_unresponsive(snapshot: Snapshot, chassis: str) -> bool:
     agent = snapshot.agents.get(chassis)
-    return agent is not None and (agent.away or not agent.heard)
+    return agent is not None and (agent.is_disconnected or not agent.is_responsive)
 
 
 def _member_id(listener: Listener, port: Port) -> str:
@@ -269,7 +271,7 @@ def _pool(listener: Listener, ports: Iterable[Port]) -> Pool:
         members=tuple(replace(member, ordinal=number) for number, member in enumerate(members)),
         next_ordinal=len(members),
     )
-    return at_once(with_slots(pool, ()))
+    return run_to_completion(with_slots(pool, ()))
 
 
 def _listener(listener: Listener, pool: Pool) -> Listener:
@@ -288,12 +290,12 @@ def _listener(listener: Listener, pool: Pool) -> Listener:
 # State that is unknown after a start
 
 
-def rests_on_agents(snapshot: Snapshot) -> bool:
+def depends_on_agents(snapshot: Snapshot) -> bool:
     """Return whether rows depend on reports of agents, about members or proxies."""
-    return snapshot.agents_probe and (asks_for_probes(snapshot) or bool(snapshot.proxied))
+    return snapshot.agents_probe and (has_monitors(snapshot) or bool(snapshot.proxied))
 
 
-def untold_proxies(snapshot: Snapshot) -> Iterator[str]:
+def unreported_proxies(snapshot: Snapshot) -> Iterator[str]:
     """Yield the ports of proxies without a report, on chassis that are alive."""
     for place in snapshot.proxied:
         for port in proxy_ports(snapshot, place):
@@ -316,16 +318,16 @@ def choose_chassis(candidates: Iterable[str], had: Iterable[str], name: str, mos
 # Owners that reports of proxies affect
 
 
-def led_to(old: Snapshot, new: Snapshot, news: ProxyNews) -> Iterator[Owner]:
+def balancers_of_changed_proxies(old: Snapshot, new: Snapshot, news: ProxyUpdate) -> Iterator[Owner]:
     """Yield load balancers with a listener that a proxy started or stopped serving."""
     for port_id in news:
-        place = _place_named(new, port_id)
+        place = _place_of_proxy_id(new, port_id)
         numbers = _serving_at(old, port_id) ^ _serving_at(new, port_id)
         found = {new.proxy_ports.get((place, number), "") for number in numbers} if place is not None else ()
         yield from (Owner(Kind.LOAD_BALANCER, each) for each in sorted(found) if each)
 
 
-def led_there(snapshot: Snapshot, port_ids: Iterable[str]) -> list[Owner]:
+def balancers_of_proxy_ports(snapshot: Snapshot, port_ids: Iterable[str]) -> list[Owner]:
     """Return the load balancers that use the proxies behind these ports."""
     places = {
         place for each in port_ids if (port := snapshot.ports.get(each)) is not None and (place := place_of_port(port))
@@ -334,7 +336,7 @@ def led_there(snapshot: Snapshot, port_ids: Iterable[str]) -> list[Owner]:
     return [Owner(Kind.LOAD_BALANCER, each) for each in sorted(found)]
 
 
-def _place_named(snapshot: Snapshot, port_id: str) -> ProxyPlace | None:
+def _place_of_proxy_id(snapshot: Snapshot, port_id: str) -> ProxyPlace | None:
     port = snapshot.ports.get(port_id)
     return place_of_host_proxy(port_id) if port is None else place_of_port(port)
 

@@ -15,31 +15,31 @@ from fairlead.model.documents.addresses import IPAddress, IPNetwork, parse_netwo
 from fairlead.model.documents.indexes import NO_IDS
 from fairlead.model.documents.network import FixedIP, Network, Port, Router, Subnet, find_subnet
 from fairlead.model.documents.proxy_place import ProxyPlace, place_of_port
-from fairlead.model.documents.unmanaged import SERVED, ForeignNetwork, is_foreign
+from fairlead.model.documents.unmanaged import SUPPORTED_WRITERS, UnmanagedNetwork, is_unmanaged
 from fairlead.model.queries.domain import AddressRanges, Topology
 from fairlead.model.snapshot import Snapshot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class Way:
+class ProxyRoute:
     """Route to a destination network by a next hop."""
 
     destination: str
     nexthop: str
 
 
-def home_of(snapshot: Snapshot, place: ProxyPlace) -> Network | None:
+def find_proxy_network(snapshot: Snapshot, place: ProxyPlace) -> Network | None:
     """Return the network of the place's proxies; None if no network is suitable, if it belongs to a manager that
     creates no ports for Fairlead, or for plain hosts, where proxies have no address."""
     if place.at not in snapshot.routers:
         network = snapshot.networks.get(place.at)
-        is_theirs = isinstance(network, ForeignNetwork) and network.writer not in SERVED
+        is_theirs = isinstance(network, UnmanagedNetwork) and network.writer not in SUPPORTED_WRITERS
         return None if network is None or is_theirs or network.external or network.announced else network
     wanted = {
         version for each in snapshot.proxied.get(place, NO_IDS) for version in snapshot.load_balancers[each].ip_versions
     }
     had = {snapshot.ports[each].network_id for each in snapshot.place_proxies.get(place, NO_IDS)}
-    found = list(_joined(snapshot, place))
+    found = list(_attached_networks(snapshot, place))
     missing = {network.id: len(wanted - _versions(snapshot, place.at, network)) for network in found}
     usable = [network for network in found if missing[network.id] < len(wanted)]
     return min(
@@ -49,7 +49,7 @@ def home_of(snapshot: Snapshot, place: ProxyPlace) -> Network | None:
     )
 
 
-def home_subnets(snapshot: Snapshot, place: ProxyPlace, network: Network) -> tuple[Subnet, ...]:
+def find_proxy_subnets(snapshot: Snapshot, place: ProxyPlace, network: Network) -> tuple[Subnet, ...]:
     """Return the subnets for the addresses of proxies, one per IP version; empty if any subnet is suitable."""
     if place.at not in snapshot.routers:
         return ()
@@ -61,7 +61,7 @@ def home_subnets(snapshot: Snapshot, place: ProxyPlace, network: Network) -> tup
     return tuple(first.values())
 
 
-def ways_of(snapshot: Snapshot, port: Port) -> tuple[Way, ...]:
+def list_proxy_routes(snapshot: Snapshot, port: Port) -> tuple[ProxyRoute, ...]:
     """Return the routes of a proxy to all destinations outside its network."""
     place, network = place_of_port(port), snapshot.networks.get(port.network_id)
     if place is None or network is None:
@@ -80,23 +80,23 @@ def ways_of(snapshot: Snapshot, port: Port) -> tuple[Way, ...]:
             default = _first_address(snapshot, routers, network, subnet)
         else:
             default = subnet.gateway
-        beyond = dict(_beyond(snapshot, routers, network, subnet))
+        beyond = dict(_networks_behind(snapshot, routers, network, subnet))
         ways |= {cidr: by for cidr, by in beyond.items() if by != default}
         if default is not None:
-            ways[_EVERYTHING[subnet.cidr.version]] = default
-    found = (Way(destination=str(cidr), nexthop=str(by)) for cidr, by in ways.items())
+            ways[_DEFAULT_ROUTES[subnet.cidr.version]] = default
+    found = (ProxyRoute(destination=str(cidr), nexthop=str(by)) for cidr, by in ways.items())
     return tuple(sorted(found, key=lambda way: (":" in way.destination, way)))
 
 
-_EVERYTHING = {4: parse_network("0.0.0.0/0"), 6: parse_network("::/0")}
+_DEFAULT_ROUTES = {4: parse_network("0.0.0.0/0"), 6: parse_network("::/0")}
 
 
-def _joined(snapshot: Snapshot, place: ProxyPlace) -> Iterator[Network]:
+def _attached_networks(snapshot: Snapshot, place: ProxyPlace) -> Iterator[Network]:
     """Yield the project's own networks with an interface of the router."""
     ports = (snapshot.ports[each] for each in snapshot.router_interfaces.get(place.at, NO_IDS))
     for network_id in {port.network_id for port in ports}:
         network = snapshot.networks[network_id]
-        if network.project_id == place.project_id and not network.external and not is_foreign(network):
+        if network.project_id == place.project_id and not network.external and not is_unmanaged(network):
             yield network
 
 
@@ -124,11 +124,11 @@ def _own_routers(snapshot: Snapshot, network: Network, project_id: str) -> list[
     """Return the project's routers on the network, those with a gateway first."""
     topology = Topology(snapshot)
     there = snapshot.network_routers.get(network.id, NO_IDS)
-    routers = (snapshot.routers[each] for each in there if topology.serves_only(each, project_id))
+    routers = (snapshot.routers[each] for each in there if topology.is_exclusive_to(each, project_id))
     return sorted(routers, key=lambda router: (router.gateway is None, router.id))
 
 
-def _beyond(
+def _networks_behind(
     snapshot: Snapshot, routers: list[Router], network: Network, subnet: Subnet
 ) -> Iterator[tuple[IPNetwork, IPAddress]]:
     """Yield the other networks of these routers with their next hop. The first router has priority; destinations that

@@ -11,7 +11,7 @@ from fairlead.model.documents.network import PortUse
 from fairlead.model.snapshot import Snapshot
 
 
-def joined_with(snapshot: Snapshot, network_id: str) -> tuple[frozenset[str], frozenset[str]]:
+def find_connected(snapshot: Snapshot, network_id: str) -> tuple[frozenset[str], frozenset[str]]:
     """Return the networks and routers that router interfaces connect to this network, directly or not."""
     networks, routers, todo = {network_id}, set[str](), [network_id]
     while todo:
@@ -28,19 +28,19 @@ def is_unreachable(snapshot: Snapshot, origin: str, target: str) -> bool:
     """Return whether no known path leads from one network to the other; a missing network is unreachable."""
     if origin == target:
         return False
-    networks, routers = joined_with(snapshot, origin)
-    if target in networks or _may_lead_anywhere(snapshot, origin, routers):
+    networks, routers = find_connected(snapshot, origin)
+    if target in networks or _may_have_other_paths(snapshot, origin, routers):
         return False
-    _, others = joined_with(snapshot, target)
-    return set(_outsides(snapshot, routers)).isdisjoint(_outsides(snapshot, others))
+    _, others = find_connected(snapshot, target)
+    return set(_external_networks(snapshot, routers)).isdisjoint(_external_networks(snapshot, others))
 
 
-def _outsides(snapshot: Snapshot, routers: frozenset[str]) -> Iterator[str]:
+def _external_networks(snapshot: Snapshot, routers: frozenset[str]) -> Iterator[str]:
     gateways = (snapshot.routers[router].gateway for router in routers)
     return (snapshot.ports[gateway.port_id].network_id for gateway in gateways if gateway is not None)
 
 
-def _may_lead_anywhere(snapshot: Snapshot, network_id: str, routers: frozenset[str]) -> bool:
+def _may_have_other_paths(snapshot: Snapshot, network_id: str, routers: frozenset[str]) -> bool:
     if any(snapshot.routers[router].routes for router in routers):
         return True
     network = snapshot.networks.get(network_id)

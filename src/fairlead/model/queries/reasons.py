@@ -5,38 +5,40 @@ from collections.abc import Container, Iterator
 
 from fairlead.model.documents.health import Endpoint, Health
 from fairlead.model.documents.loadbalancer import LoadBalancer, probed_ports
-from fairlead.model.queries.probes import Probing, find_endpoint, monitored_pools, probed_members, why_down
+from fairlead.model.queries.probes import Monitored, find_endpoint, monitored_pools, probed_members, why_down
 from fairlead.model.queries.replica_probes import replica_endpoints
 from fairlead.model.snapshot import Snapshot
 
-MOST_PORTS = 3
+MAX_LISTED_PORTS = 3
 """Maximum ports of one member that are listed with their errors."""
-_SEEN = frozenset({Health.ERROR, Health.PARTLY})
+_PROBE_STATES = frozenset({Health.ERROR, Health.PARTLY})
 """States caused by probes; other states are their own reason."""
 
 
-def reasons(snapshot: Snapshot, probing: Probing) -> dict[str, str]:
+def explain_down(snapshot: Snapshot, probing: Monitored) -> dict[str, str]:
     """Map the id of each member or replica that is down at any of its ports to the reason."""
     why = why_down(snapshot, probing)
     errors = defaultdict[str, dict[int, str]](dict)
-    for identity, endpoint in _endpoints(snapshot, probing, {key for key, health in why.items() if health in _SEEN}):
+    for identity, endpoint in _endpoints(
+        snapshot, probing, {key for key, health in why.items() if health in _PROBE_STATES}
+    ):
         sighting = snapshot.sightings.get(endpoint)
         if sighting is not None and sighting.health is Health.ERROR and sighting.error:
-            errors[identity][endpoint.number] = sighting.error
-    return {identity: _words(health, errors.get(identity, {})) for identity, health in why.items()}
+            errors[identity][endpoint.port] = sighting.error
+    return {identity: _format_reason(health, errors.get(identity, {})) for identity, health in why.items()}
 
 
-def _words(health: Health, errors: dict[int, str]) -> str:
+def _format_reason(health: Health, errors: dict[int, str]) -> str:
     if not errors:
         return health.value
     if health is Health.ERROR and len(set(errors.values())) == 1:
         return next(iter(errors.values()))
-    left = len(errors) - MOST_PORTS
-    named = "; ".join(f"port {number}: {error}" for number, error in list(errors.items())[:MOST_PORTS])
+    left = len(errors) - MAX_LISTED_PORTS
+    named = "; ".join(f"port {number}: {error}" for number, error in list(errors.items())[:MAX_LISTED_PORTS])
     return f"{health.value}: {named}{f' and {left} more' if left > 0 else ''}"
 
 
-def _endpoints(snapshot: Snapshot, probing: Probing, ids: Container[str]) -> Iterator[tuple[str, Endpoint]]:
+def _endpoints(snapshot: Snapshot, probing: Monitored, ids: Container[str]) -> Iterator[tuple[str, Endpoint]]:
     """Yield the endpoints of these members or replicas."""
     if not isinstance(probing, LoadBalancer):
         yield from ((each.port_id, each) for each in replica_endpoints(snapshot, probing) if each.port_id in ids)

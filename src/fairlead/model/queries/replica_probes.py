@@ -6,10 +6,10 @@ IP's network, so they are always reachable.
 
 from collections.abc import Iterator
 
-from fairlead.model.documents.health import ASKED_OVER, TRANSPORTS, Endpoint, Health
+from fairlead.model.documents.health import OVN_PROBE_TRANSPORTS, PROBE_TRANSPORTS, Endpoint, Health
 from fairlead.model.documents.loadbalancer import Transport
 from fairlead.model.documents.local_ip import Association, LocalIP, ReplicaMonitor
-from fairlead.model.queries.delegated_probing import known_of
+from fairlead.model.queries.delegated_probing import derive_endpoint_health
 from fairlead.model.queries.replicas import find_replica
 from fairlead.model.snapshot import Snapshot
 
@@ -22,7 +22,7 @@ def replica_endpoints(snapshot: Snapshot, local_ip: LocalIP) -> Iterator[Endpoin
 def replicas_health(snapshot: Snapshot, local_ip: LocalIP) -> Iterator[tuple[str, Health]]:
     """Yield the health of each probed replica, by its port."""
     for port_id, found in _probes(snapshot, local_ip):
-        yield port_id, found if isinstance(found, Health) else known_of(snapshot, found)
+        yield port_id, found if isinstance(found, Health) else derive_endpoint_health(snapshot, found)
 
 
 def _probes(snapshot: Snapshot, local_ip: LocalIP) -> Iterator[tuple[str, Endpoint | Health]]:
@@ -39,9 +39,9 @@ def _find_endpoint(
     if find_replica(snapshot, local_ip, replica) is None:
         return Health.GONE
     if snapshot.agents_probe:
-        over = ASKED_OVER[monitor.type]
+        over = PROBE_TRANSPORTS[monitor.type]
         number = 0 if over is Transport.ANY else monitor.port
         return Endpoint(replica.port_id, replica.address, number, over, local_ip.network_id, local_ip.id)
-    if monitor.type not in TRANSPORTS:
+    if monitor.type not in OVN_PROBE_TRANSPORTS:
         return Health.UNPROBEABLE
-    return Endpoint(replica.port_id, replica.address, monitor.port, TRANSPORTS[monitor.type])
+    return Endpoint(replica.port_id, replica.address, monitor.port, OVN_PROBE_TRANSPORTS[monitor.type])

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from fairlead.model.documents.local_ip import Association, LocalIP
 from fairlead.model.documents.network import Port, PortUse
-from fairlead.model.queries.locality_tiers import chassis_with
+from fairlead.model.queries.locality_tiers import chassis_finder
 from fairlead.model.snapshot import Snapshot
 
 
@@ -28,11 +28,11 @@ class ReplicaState(StrEnum):
     """Port is not plugged in, or is disabled."""
 
 
-Serving: TypeAlias = Mapping[str, Sequence[Association]]
+ServingReplicas: TypeAlias = Mapping[str, Sequence[Association]]
 """Chassis -> serving replicas, oldest first."""
 
 
-def replicas(snapshot: Snapshot, local_ip: LocalIP) -> Iterator[Association]:
+def list_usable_replicas(snapshot: Snapshot, local_ip: LocalIP) -> Iterator[Association]:
     """Yield the replicas that may serve, on any chassis, oldest first."""
     down = snapshot.down.get(local_ip.id, frozenset())
     for each in local_ip.associations:
@@ -41,10 +41,10 @@ def replicas(snapshot: Snapshot, local_ip: LocalIP) -> Iterator[Association]:
             yield each
 
 
-def serving(snapshot: Snapshot, local_ip: LocalIP) -> Serving:
+def find_serving_replicas(snapshot: Snapshot, local_ip: LocalIP) -> ServingReplicas:
     found = defaultdict[str, list[Association]](list)
-    where = chassis_with(snapshot)
-    for each in replicas(snapshot, local_ip):
+    where = chassis_finder(snapshot)
+    for each in list_usable_replicas(snapshot, local_ip):
         for chassis in where(each.port_id):
             found[chassis].append(each)
     return found
@@ -54,7 +54,7 @@ def replica_states(snapshot: Snapshot, local_ip: LocalIP) -> Mapping[str, Replic
     """Return the state of each replica, by its port."""
     down = snapshot.down.get(local_ip.id, frozenset())
     states = {each: ReplicaState.ERROR if each in down else ReplicaState.OFFLINE for each in local_ip.replicas}
-    for there in serving(snapshot, local_ip).values():
+    for there in find_serving_replicas(snapshot, local_ip).values():
         states |= {each.port_id: ReplicaState.STANDBY for each in there[1:]}
         states[there[0].port_id] = ReplicaState.ONLINE
     return states

@@ -60,7 +60,7 @@ class Trust:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class SecretRequest:
     """Request of a node for a secret of a load balancer that its proxies serve."""
 
     balancer_id: str
@@ -70,15 +70,15 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class SecretResponse:
     """Response to a request. Both fields are empty if the node's secret is current."""
 
     pem: str = field(default="", repr=False)
-    refused: str = ""
+    error: str = ""
     """Reason why the secret is unavailable."""
 
 
-def shown_references(listener: Listener) -> tuple[str, ...]:
+def certificate_references(listener: Listener) -> tuple[str, ...]:
     """Return the references of the listener's server certificates, the default one first."""
     if listener.protocol is not ListenerProtocol.TERMINATED_HTTPS:
         return ()
@@ -114,7 +114,7 @@ def needed_secrets(balancer: LoadBalancer) -> tuple[Secret, ...]:
     """Return the secrets that the proxies of a load balancer need, without duplicates."""
     found = dict[Secret, None]()
     for listener in proxied_listeners(balancer):
-        shown = [Secret(role=Role.CERTIFICATE, reference=each) for each in shown_references(listener)]
+        shown = [Secret(role=Role.CERTIFICATE, reference=each) for each in certificate_references(listener)]
         found.update(dict.fromkeys((*shown, *client_secrets(listener))))
         for pool in filter(None, (find_pool(balancer, pool_id) for pool_id in pools_of(listener))):
             found.update(dict.fromkeys(member_secrets(pool)))
@@ -133,7 +133,7 @@ def needed_trusts(balancer: LoadBalancer) -> tuple[Trust, ...]:
     return tuple(found)
 
 
-def named_secrets(balancer: LoadBalancer) -> tuple[Secret, ...]:
+def referenced_secrets(balancer: LoadBalancer) -> tuple[Secret, ...]:
     """Return all secrets that its listeners and pools refer to, each once, whether or not a proxy needs them.
 
     A listener may authenticate no clients, and a pool may have TLS switched off or be unused.
@@ -143,7 +143,7 @@ def named_secrets(balancer: LoadBalancer) -> tuple[Secret, ...]:
         if listener.protocol is ListenerProtocol.TERMINATED_HTTPS:
             said = listener.tls or _NO_TLS
             found.update(dict.fromkeys(_secrets(None, said.client_ca_container_ref, said.client_crl_container_ref)))
-            shown = shown_references(listener)
+            shown = certificate_references(listener)
             found.update(dict.fromkeys(Secret(role=Role.CERTIFICATE, reference=each) for each in shown))
     for pool in balancer.pools:
         if (tls := pool.tls) is not None:
@@ -151,7 +151,7 @@ def named_secrets(balancer: LoadBalancer) -> tuple[Secret, ...]:
     return tuple(found)
 
 
-def lent_to(snapshot: Snapshot, chassis: str, balancer_id: str) -> tuple[Secret, ...]:
+def find_allowed_secrets(snapshot: Snapshot, chassis: str, balancer_id: str) -> tuple[Secret, ...]:
     """Return the secrets of a load balancer that this chassis may have; empty if it runs no proxy for it."""
     balancer = snapshot.load_balancers.get(balancer_id)
     if balancer is None:

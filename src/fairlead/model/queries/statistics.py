@@ -12,15 +12,15 @@ from typing import TypeAlias
 from fairlead.model.documents.addresses import IPAddress
 from fairlead.model.documents.indexes import NO_IDS
 from fairlead.model.documents.loadbalancer import LoadBalancer, Transport, transport
-from fairlead.model.documents.port_ranges import holds
+from fairlead.model.documents.port_ranges import contains_port
 from fairlead.model.queries.domain import Topology
 from fairlead.model.snapshot import Snapshot
 
-Domain: TypeAlias = tuple[frozenset[str], frozenset[str], str]
+CountingDomain: TypeAlias = tuple[frozenset[str], frozenset[str], str]
 """Networks and routers that the place's project, and guests on a network, can reach from it; and the place itself."""
-LONGEST_INTERVAL = 3600
+MAX_SAMPLE_INTERVAL_SECONDS = 3600
 """Maximum interval between two samples of a node, in seconds."""
-MOST_SERVICES = 1000
+MAX_SERVICES_PER_REQUEST = 1000
 """Maximum services in one request of a node, because they are looked up in one step."""
 
 
@@ -36,7 +36,7 @@ class Datapath:
 
 
 @dataclass(frozen=True, slots=True)
-class Zone:
+class ConntrackZone:
     """Zone of the connection tracker."""
 
     name: str
@@ -47,14 +47,14 @@ class Zone:
 
 
 @dataclass(frozen=True, slots=True)
-class Announced:
+class AnnouncedPlace:
     """Place of announced addresses, which are unique in the deployment."""
 
     def __str__(self) -> str:
         return "announced:"
 
 
-CountingPlace: TypeAlias = Datapath | Zone | Announced
+CountingPlace: TypeAlias = Datapath | ConntrackZone | AnnouncedPlace
 """Place where a node counts."""
 
 
@@ -65,9 +65,9 @@ def parse_place(text: str) -> CountingPlace:
         case "datapath":
             return Datapath(int(name))
         case "zone":
-            return Zone(name)
+            return ConntrackZone(name)
         case "announced":
-            return Announced()
+            return AnnouncedPlace()
         case _:
             raise ValueError(f"{text!r} is neither datapath:KEY nor zone:NAME, and not announced:")
 
@@ -89,11 +89,11 @@ def find_listeners(snapshot: Snapshot, services: Iterable[tuple[str | None, Coun
     """
     asked = list(services)
     topology = Topology(snapshot)
-    domains = {place: _domain(topology, place) for place in {place for place, _ in asked} if place is not None}
+    domains = {place: _counting_domain(topology, place) for place in {place for place, _ in asked} if place is not None}
     return [None if place is None else _find_listener(topology, domains[place], service) for place, service in asked]
 
 
-def _find_listener(topology: Topology, domain: Domain, service: CountedService) -> str | None:
+def _find_listener(topology: Topology, domain: CountingDomain, service: CountedService) -> str | None:
     balancers = _find_balancers(topology, domain, service.address)
     return next(filter(None, (listener_at(balancer, service) for balancer in balancers)), None)
 
@@ -101,12 +101,12 @@ def _find_listener(topology: Topology, domain: Domain, service: CountedService) 
 def listener_at(balancer: LoadBalancer, service: CountedService) -> str | None:
     """Return the id of the load balancer's listener with this port; None if there is none."""
     for listener in balancer.listeners:
-        if holds(listener.ports, service.port) and transport(listener.protocol) is service.transport:
+        if contains_port(listener.ports, service.port) and transport(listener.protocol) is service.transport:
             return listener.id
     return None
 
 
-def _find_balancers(topology: Topology, domain: Domain, address: IPAddress) -> Iterator[LoadBalancer]:
+def _find_balancers(topology: Topology, domain: CountingDomain, address: IPAddress) -> Iterator[LoadBalancer]:
     """Yield the load balancers with this address as a VIP, or as a floating IP that leads to their VIP."""
     snapshot, (networks, routers, place) = topology.snapshot, domain
     gateways = (router.gateway for each in routers if (router := snapshot.routers.get(each)) is not None)
@@ -116,12 +116,12 @@ def _find_balancers(topology: Topology, domain: Domain, address: IPAddress) -> I
     ports += (snapshot.floating_ips[one].port_id for one in floating if snapshot.floating_ips[one].address == address)
     owners = (snapshot.vip_owner.get(port) for port in ports if port is not None)
     for balancer in (snapshot.load_balancers[owner] for owner in owners if owner is not None):
-        if _is_there(topology, balancer, place):
+        if _is_in_domain(topology, balancer, place):
             yield balancer
-    yield from _led_from(snapshot, place, address)
+    yield from _balancers_behind_floating_ip(snapshot, place, address)
 
 
-def _led_from(snapshot: Snapshot, network_id: str, address: IPAddress) -> Iterator[LoadBalancer]:
+def _balancers_behind_floating_ip(snapshot: Snapshot, network_id: str, address: IPAddress) -> Iterator[LoadBalancer]:
     """Yield the load balancer behind a floating IP of this external network, if the address is one."""
     port = snapshot.ports.get(snapshot.addresses.get((network_id, address), ""))
     floating_ip = snapshot.floating_ips.get(port.device_id) if port is not None else None
@@ -130,12 +130,12 @@ def _led_from(snapshot: Snapshot, network_id: str, address: IPAddress) -> Iterat
         yield snapshot.load_balancers[owner]
 
 
-def _is_there(topology: Topology, balancer: LoadBalancer, place: str) -> bool:
+def _is_in_domain(topology: Topology, balancer: LoadBalancer, place: str) -> bool:
     domain = topology.domain_of(balancer)
     return place == balancer.vip.network_id or place in domain.networks or place in domain.routers
 
 
-def _domain(topology: Topology, place: str) -> Domain:
+def _counting_domain(topology: Topology, place: str) -> CountingDomain:
     snapshot = topology.snapshot
     place = snapshot.called.get(place, place)
     if place in snapshot.ports:
@@ -148,6 +148,6 @@ def _domain(topology: Topology, place: str) -> Domain:
     if joined is None:
         return frozenset(), frozenset(), place
     start = snapshot.ports[joined].network_id
-    reached = [topology.connected(start, each) for each in topology.projects_through(place)]
+    reached = [topology.connected(start, each) for each in topology.projects_crossing(place)]
     networks = frozenset(network for each in reached for network in each.networks)
     return networks, frozenset(router for each in reached for router in each.routers), place

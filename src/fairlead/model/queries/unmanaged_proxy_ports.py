@@ -11,45 +11,45 @@ from typing import TypeAlias
 from fairlead.model.documents.indexes import NO_IDS
 from fairlead.model.documents.loadbalancer import LoadBalancer
 from fairlead.model.documents.network import Network
-from fairlead.model.documents.observed_proxy import WantedProxies
+from fairlead.model.documents.observed_proxy import ProxyPortChanges
 from fairlead.model.documents.owner import Kind, Owner
 from fairlead.model.documents.proxy_place import ProxyPlace, place_of
-from fairlead.model.documents.unmanaged import SERVED, ForeignNetwork
+from fairlead.model.documents.unmanaged import SUPPORTED_WRITERS, UnmanagedNetwork
 from fairlead.model.snapshot import Snapshot
 from fairlead.runtime.steps import Steps
 
-NOTHING = WantedProxies()
-WantedNews: TypeAlias = Mapping[ProxyPlace, WantedProxies | None]
+NO_PROXY_CHANGES = ProxyPortChanges()
+ProxyPortUpdate: TypeAlias = Mapping[ProxyPlace, ProxyPortChanges | None]
 """Place -> ports to create and delete; None if nothing differs."""
-RefusedNews: TypeAlias = Mapping[str, str | None]
+RejectionUpdate: TypeAlias = Mapping[str, str | None]
 """Network id -> reason why ports are rejected; None if no port is rejected any more."""
 
 
-def makes_ports(network: Network | None, balancer: LoadBalancer) -> bool:
+def creates_proxy_ports(network: Network | None, balancer: LoadBalancer) -> bool:
     """Return whether an agent creates the ports of this load balancer's proxies on the network."""
-    return isinstance(network, ForeignNetwork) and network.writer in SERVED and balancer.kept is not None
+    return isinstance(network, UnmanagedNetwork) and network.writer in SUPPORTED_WRITERS and balancer.kept is not None
 
 
 def proxied_network(snapshot: Snapshot, balancer: LoadBalancer) -> str | None:
     """Return the unmanaged network where this load balancer needs proxies; None if it needs none there."""
     network = snapshot.networks.get(balancer.vip.network_id)
     is_proxied = balancer.id in snapshot.proxied.get(place_of(balancer), NO_IDS)
-    return network.id if network is not None and is_proxied and makes_ports(network, balancer) else None
+    return network.id if network is not None and is_proxied and creates_proxy_ports(network, balancer) else None
 
 
-def wanted_there(snapshot: Snapshot, network_id: str) -> Steps[dict[ProxyPlace, WantedProxies]]:
+def required_proxy_changes(snapshot: Snapshot, network_id: str) -> Steps[dict[ProxyPlace, ProxyPortChanges]]:
     """Return all places with proxied load balancers on this network, with their differences. A place with proxy ports
     that is not in the result no longer needs them."""
-    found = dict[ProxyPlace, WantedProxies]()
+    found = dict[ProxyPlace, ProxyPortChanges]()
     for balancer_id in snapshot.network_vips.get(network_id, NO_IDS):
         place = place_of(snapshot.load_balancers[balancer_id])
         if place in snapshot.proxied:
-            found[place] = snapshot.wanted_proxies.get(place, NOTHING)
+            found[place] = snapshot.wanted_proxies.get(place, NO_PROXY_CHANGES)
         yield
     return found
 
 
-def led_from(snapshot: Snapshot, network_id: str) -> Iterator[str]:
+def proxied_balancers(snapshot: Snapshot, network_id: str) -> Iterator[str]:
     """Yield the load balancers with a VIP on this network that use proxies."""
     for balancer_id in snapshot.network_vips.get(network_id, NO_IDS):
         if balancer_id in snapshot.proxied.get(place_of(snapshot.load_balancers[balancer_id]), NO_IDS):
@@ -59,11 +59,11 @@ def led_from(snapshot: Snapshot, network_id: str) -> Iterator[str]:
 # Owners that these facts affect
 
 
-def served_at(old: Snapshot, new: Snapshot, news: WantedNews) -> Iterator[Owner]:
+def owners_of_proxy_port_changes(old: Snapshot, new: Snapshot, news: ProxyPortUpdate) -> Iterator[Owner]:
     """Yield load balancers with a change in their wanted proxy ports. Their rows do not change, but the agent that
     creates the ports is notified."""
     yield from (Owner(Kind.LOAD_BALANCER, each) for place in sorted(news) for each in new.proxied.get(place, NO_IDS))
 
 
-def refused_on(old: Snapshot, new: Snapshot, news: RefusedNews) -> Iterator[Owner]:
-    yield from (Owner(Kind.LOAD_BALANCER, each) for network_id in news for each in led_from(new, network_id))
+def owners_of_rejections(old: Snapshot, new: Snapshot, news: RejectionUpdate) -> Iterator[Owner]:
+    yield from (Owner(Kind.LOAD_BALANCER, each) for network_id in news for each in proxied_balancers(new, network_id))

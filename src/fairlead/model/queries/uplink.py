@@ -9,7 +9,7 @@ from fairlead.model.documents.indexes import NO_IDS
 from fairlead.model.documents.loadbalancer import LoadBalancer
 from fairlead.model.documents.network import Router
 from fairlead.model.queries.domain import AddressRanges, Topology
-from fairlead.model.snapshot import Snapshot, leads_out
+from fairlead.model.snapshot import Snapshot, has_working_gateway
 
 
 def choose_router(snapshot: Snapshot, balancer: LoadBalancer) -> Router | None:
@@ -22,7 +22,7 @@ def choose_router(snapshot: Snapshot, balancer: LoadBalancer) -> Router | None:
     joined = None if described is None else snapshot.network_routers.get(described.network_id, NO_IDS)
     ids = snapshot.project_gateways.get((balancer.project_id, balancer.vip.network_id), NO_IDS)
     there = (snapshot.routers[each] for each in ids if joined is None or each in joined)
-    routers = [each for each in there if leads_out(snapshot, each)]
+    routers = [each for each in there if has_working_gateway(snapshot, each)]
     if described is not None:  # the router created together with the network, if any
         made = snapshot.networks[described.network_id].router_id
         routers = [each for each in routers if each.id == made] or routers
@@ -36,7 +36,7 @@ def choose_router(snapshot: Snapshot, balancer: LoadBalancer) -> Router | None:
     )
 
 
-def origin(snapshot: Snapshot, balancer: LoadBalancer) -> str:
+def find_client_network(snapshot: Snapshot, balancer: LoadBalancer) -> str:
     """Return a network of clients: the VIP's network, or one that joins the router with the VIP."""
     if balancer.router_id is None:
         return balancer.vip.network_id
@@ -46,11 +46,11 @@ def origin(snapshot: Snapshot, balancer: LoadBalancer) -> str:
 
 
 def _count_reached(snapshot: Snapshot, router: Router, balancer: LoadBalancer) -> int:
-    networks = Topology(snapshot).connected_with(router).networks
+    networks = Topology(snapshot).connected_from_router(router).networks
     ranges = AddressRanges.of(*(snapshot.networks[each] for each in networks))
     members = (member for pool in balancer.pools for member in pool.members)
     return sum(
-        ranges.hold(member.address)
+        ranges.contains(member.address)
         if member.subnet_id is None
         else snapshot.subnet_network.get(member.subnet_id) in networks
         for member in members

@@ -17,13 +17,13 @@ from fairlead.model.documents.local_ip import LocalIP, Mode
 from fairlead.model.documents.network import FloatingIP, Port, PortUse
 from fairlead.model.documents.owner import Kind, Owner, VipNetwork
 from fairlead.model.documents.proxy_place import place_of, place_of_port
-from fairlead.model.documents.unmanaged import is_foreign
+from fairlead.model.documents.unmanaged import is_unmanaged
 from fairlead.model.queries.domain import Topology
-from fairlead.model.queries.host_proxies import is_on_hosts, on_hosts
-from fairlead.model.queries.placement import balancers_behind
-from fairlead.model.queries.reachability import joined_with
-from fairlead.model.queries.unmanaged_probe_ports import monitoring, probe_port
-from fairlead.model.snapshot import Snapshot, is_at_gateway, vip_network
+from fairlead.model.queries.host_proxies import is_on_hosts, owners_with_host_proxies
+from fairlead.model.queries.placement import find_balancers_in_prefixes
+from fairlead.model.queries.reachability import find_connected
+from fairlead.model.queries.unmanaged_probe_ports import balancers_monitoring, find_probe_port
+from fairlead.model.snapshot import Snapshot, uses_gateway_addresses, vip_network
 
 
 def of_network(before: Topology, after: Topology, owner: Owner) -> Iterator[Owner]:
@@ -34,16 +34,16 @@ def of_network(before: Topology, after: Topology, owner: Owner) -> Iterator[Owne
                 yield from (Owner(Kind.ROUTER, identity) for identity in index.get(owner.id, NO_IDS))
             if owner.id in snapshot.vip_projects:
                 yield VipNetwork(owner.id).owner
-    yield from _moved_network(before, after, owner.id)
-    yield from _probed_from(old, new, owner.id)
+    yield from _dependents_of_changed_network(before, after, owner.id)
+    yield from _dependents_of_probe_source(old, new, owner.id)
     if _gateways(old, owner.id) != _gateways(new, owner.id):
         for snapshot in (old, new):
             if owner.id in snapshot.networks:
-                yield from _crossing(snapshot, owner.id)
+                yield from _balancers_monitored_across(snapshot, owner.id)
 
 
 def of_router(before: Topology, after: Topology, owner: Owner) -> Iterator[Owner]:
-    rerouted = _way_out(before.snapshot, owner.id) != _way_out(after.snapshot, owner.id)
+    rerouted = _gateway_and_routes(before.snapshot, owner.id) != _gateway_and_routes(after.snapshot, owner.id)
     for topology in (before, after):
         snapshot = topology.snapshot
         if owner.id in snapshot.routers:
@@ -54,11 +54,11 @@ def of_router(before: Topology, after: Topology, owner: Owner) -> Iterator[Owner
                 found = snapshot.router_vips.get(owner.id, NO_IDS)
                 yield from (Owner(Kind.LOAD_BALANCER, identity) for identity in found)
         if rerouted:
-            yield from _with_ways(snapshot, owner.id)
+            yield from _networks_with_proxies(snapshot, owner.id)
             # One interface is enough, because the router connects all its networks.
             ports = list(snapshot.router_interfaces.get(owner.id, NO_IDS))[:1]
             for network_id in (snapshot.ports[port].network_id for port in ports):
-                yield from _crossing(snapshot, network_id)
+                yield from _balancers_monitored_across(snapshot, network_id)
 
 
 def of_port(before: Topology, after: Topology, owner: Owner) -> Iterator[Owner]:
@@ -67,7 +67,7 @@ def of_port(before: Topology, after: Topology, owner: Owner) -> Iterator[Owner]:
         if port is not None:
             yield from _dependents_of_port(topology, port)
             if port.use is PortUse.PROBE:
-                yield from _probed_from(before.snapshot, after.snapshot, port.network_id)
+                yield from _dependents_of_probe_source(before.snapshot, after.snapshot, port.network_id)
 
 
 def of_host(before: Topology, after: Topology, owner: Owner) -> Iterator[Owner]:
@@ -78,26 +78,26 @@ def of_host(before: Topology, after: Topology, owner: Owner) -> Iterator[Owner]:
     * all hosts if its IP versions change, because these are in rows of the other hosts.
     """
     was, becomes = (each.snapshot.hosts.get(owner.id) for each in (before, after))
-    kept = (was and _said(was)) == (becomes and _said(becomes))
+    kept = (was and _service_attributes(was)) == (becomes and _service_attributes(becomes))
     old, new = (frozenset(host.prefixes) if host is not None else frozenset() for host in (was, becomes))
     changed = [prefix.cidr for prefix in (old ^ new if kept else old | new)]
     if was and becomes:
         changed += map(ip_network, {*was.addresses} ^ {*becomes.addresses})
     if not kept:
-        yield from on_hosts(after.snapshot)
-    if was and becomes and _versions(was) != _versions(becomes):
+        yield from owners_with_host_proxies(after.snapshot)
+    if was and becomes and _ip_versions(was) != _ip_versions(becomes):
         yield from (Owner(Kind.HOST, each) for each in after.snapshot.hosts)
     for topology in (before, after):
-        found = balancers_behind(topology.snapshot, changed)
+        found = find_balancers_in_prefixes(topology.snapshot, changed)
         yield from (Owner(Kind.LOAD_BALANCER, identity) for identity in found)
 
 
-def _said(host: Host) -> tuple[int, bool, bool]:
+def _service_attributes(host: Host) -> tuple[int, bool, bool]:
     """Return the attributes that service rows contain. The end of the return period is not one of them."""
     return host.number, host.draining, host.returning_until is not None
 
 
-def _versions(host: Host) -> set[int]:
+def _ip_versions(host: Host) -> set[int]:
     return {address.version for address in host.addresses}
 
 
@@ -113,19 +113,19 @@ def of_local_ip(before: Topology, after: Topology, owner: Owner) -> Iterator[Own
     with the first and the last Local IP of a project only."""
     old, new = before.snapshot, after.snapshot
     was, becomes = (each.local_ips.get(owner.id) for each in (old, new))
-    yield from (Owner(Kind.PORT, port_id) for port_id, _ in _lent(was) ^ _lent(becomes))
+    yield from (Owner(Kind.PORT, port_id) for port_id, _ in _passthrough_ports(was) ^ _passthrough_ports(becomes))
     for snapshot in (old, new):
         local_ip = snapshot.local_ips.get(owner.id)
         if local_ip is not None:
             yield from _shared_by_vips(old, new, snapshot, local_ip.network_id, local_ip.project_id)
-            yield from _shared_by_near(old, new, snapshot, local_ip.network_id, local_ip.project_id)
+            yield from _per_chassis_owners(old, new, snapshot, local_ip.network_id, local_ip.project_id)
             if (local_ip.network_id in old.network_local_ips) != (local_ip.network_id in new.network_local_ips):
                 yield VipNetwork(local_ip.network_id).owner
             if (local_ip.port_id in old.port_local_ips) != (local_ip.port_id in new.port_local_ips):
                 yield Owner(Kind.PORT, local_ip.port_id)
 
 
-def _lent(local_ip: LocalIP | None) -> frozenset[tuple[str, IPAddress]]:
+def _passthrough_ports(local_ip: LocalIP | None) -> frozenset[tuple[str, IPAddress]]:
     """Return the ports that may use the Local IP's address besides their own, each with that address."""
     if local_ip is None or local_ip.mode is not Mode.PASSTHROUGH:
         return frozenset()
@@ -148,10 +148,10 @@ def of_load_balancer(before: Topology, after: Topology, owner: Owner) -> Iterato
                 if (balancer.router_id in old.solicited_vips) != (balancer.router_id in new.solicited_vips):
                     yield from _gateway_port(snapshot, balancer.router_id)
                 if (balancer.router_id in old.near_gateways) != (balancer.router_id in new.near_gateways):
-                    yield Owner(Kind.NEAR_GATEWAY, balancer.router_id)
+                    yield Owner(Kind.PER_CHASSIS_GATEWAY, balancer.router_id)
                 continue
             yield from _shared_by_vips(old, new, snapshot, network_id, project_id)
-            yield from _shared_by_near(old, new, snapshot, network_id, project_id)
+            yield from _per_chassis_owners(old, new, snapshot, network_id, project_id)
 
 
 def _gateway_port(snapshot: Snapshot, router_id: str) -> Iterator[Owner]:
@@ -163,19 +163,19 @@ def _gateway_port(snapshot: Snapshot, router_id: str) -> Iterator[Owner]:
 def _shared_by_vips(
     old: Snapshot, new: Snapshot, snapshot: Snapshot, network_id: str, project_id: str
 ) -> Iterator[Owner]:
-    if _came_or_went(old.vip_projects, new.vip_projects, network_id, project_id):
+    if _is_presence_changed(old.vip_projects, new.vip_projects, network_id, project_id):
         yield VipNetwork(network_id).owner
-        yield from (each.owner for each in _shares(snapshot, network_id, project_id))
+        yield from (each.owner for each in _candidate_vip_networks(snapshot, network_id, project_id))
 
 
-def _shared_by_near(
+def _per_chassis_owners(
     old: Snapshot, new: Snapshot, snapshot: Snapshot, network_id: str, project_id: str
 ) -> Iterator[Owner]:
-    if _came_or_went(old.near_projects, new.near_projects, network_id, project_id):
-        yield from (each.near for each in _shares(snapshot, network_id, project_id))
+    if _is_presence_changed(old.near_projects, new.near_projects, network_id, project_id):
+        yield from (each.per_chassis_owner for each in _candidate_vip_networks(snapshot, network_id, project_id))
 
 
-def _shares(snapshot: Snapshot, network_id: str, project_id: str) -> tuple[VipNetwork, ...]:
+def _candidate_vip_networks(snapshot: Snapshot, network_id: str, project_id: str) -> tuple[VipNetwork, ...]:
     """Return the owners that VIPs of the project share on this network. The project of a deleted network is unknown, so
     the result then has both candidates."""
     if network_id in snapshot.networks:
@@ -183,29 +183,31 @@ def _shares(snapshot: Snapshot, network_id: str, project_id: str) -> tuple[VipNe
     return VipNetwork(network_id), VipNetwork(network_id, project_id)
 
 
-def _came_or_went(old: Map[str, Ids], new: Map[str, Ids], key: str, identity: str) -> bool:
+def _is_presence_changed(old: Map[str, Ids], new: Map[str, Ids], key: str, identity: str) -> bool:
     return (identity in old.get(key, NO_IDS)) != (identity in new.get(key, NO_IDS))
 
 
 def _dependents_of_port(topology: Topology, port: Port) -> Iterator[Owner]:
     snapshot = topology.snapshot
-    if is_foreign(port) and port.id in snapshot.vip_owner:
+    if is_unmanaged(port) and port.id in snapshot.vip_owner:
         yield Owner(Kind.LOAD_BALANCER, snapshot.vip_owner[port.id])
-    yield from _watchers(snapshot, port)
+    yield from _dependents_of_probed_port(snapshot, port)
     yield from _local_ips(snapshot.port_local_ips, port.id)
     yield from _floating_ips(snapshot.port_floating_ips, port.id)
     if port.use is PortUse.ROUTER_INTERFACE:
         yield Owner(Kind.ROUTER, port.device_id)
-        yield from vip_networks(topology, port.network_id, topology.projects_through(port.device_id))
-        yield from _with_ways(snapshot, port.device_id)
+        yield from vip_networks(topology, port.network_id, topology.projects_crossing(port.device_id))
+        yield from _networks_with_proxies(snapshot, port.device_id)
     if port.use is PortUse.ROUTER_INTERFACE or _is_gateway(snapshot, port):
-        yield from _crossing(snapshot, port.network_id)
+        yield from _balancers_monitored_across(snapshot, port.network_id)
     if port.use is PortUse.ROUTER_GATEWAY:
         yield Owner(Kind.ROUTER, port.device_id)
         at_router = (snapshot.load_balancers[each] for each in snapshot.router_vips.get(port.device_id, NO_IDS))
         leads = bool(port.fixed_ips)
         yield from (
-            Owner(Kind.LOAD_BALANCER, each.id) for each in at_router if not leads or is_at_gateway(snapshot, each)
+            Owner(Kind.LOAD_BALANCER, each.id)
+            for each in at_router
+            if not leads or uses_gateway_addresses(snapshot, each)
         )
         if not leads:
             for identity in snapshot.router_floating_ips.get(port.device_id, NO_IDS):
@@ -217,23 +219,23 @@ def _dependents_of_port(topology: Topology, port: Port) -> Iterator[Owner]:
         yield from (Owner(Kind.LOAD_BALANCER, each) for each in snapshot.proxied.get(place, NO_IDS))
 
 
-def _with_ways(snapshot: Snapshot, router_id: str) -> Iterator[Owner]:
+def _networks_with_proxies(snapshot: Snapshot, router_id: str) -> Iterator[Owner]:
     """Yield the networks of the router that have proxies, because routes of these proxies may use the router. Proxies
     for VIPs on the router's gateway belong to the router itself."""
     ports = (snapshot.ports[each] for each in snapshot.router_interfaces.get(router_id, NO_IDS))
     yield from (Owner(Kind.NETWORK, port.network_id) for port in ports if port.network_id in snapshot.network_proxies)
 
 
-def _probed_from(old: Snapshot, new: Snapshot, network_id: str) -> Iterator[Owner]:
+def _dependents_of_probe_source(old: Snapshot, new: Snapshot, network_id: str) -> Iterator[Owner]:
     """Yield load balancers with members on an unmanaged network that are now probed from another address. Other
     ports with the same device name there change nothing."""
     if _probe_source(old, network_id) != _probe_source(new, network_id):
         for snapshot in (old, new):
-            yield from (Owner(Kind.LOAD_BALANCER, each) for each in monitoring(snapshot, network_id))
+            yield from (Owner(Kind.LOAD_BALANCER, each) for each in balancers_monitoring(snapshot, network_id))
 
 
 def _probe_source(snapshot: Snapshot, network_id: str) -> object:
-    port = probe_port(snapshot, network_id)
+    port = find_probe_port(snapshot, network_id)
     return port and (port.id, port.mac_address, port.fixed_ips)
 
 
@@ -244,7 +246,7 @@ def _is_gateway(snapshot: Snapshot, port: Port) -> bool:
     return any(fixed.address in gateways for fixed in port.fixed_ips)
 
 
-def _way_out(snapshot: Snapshot, router_id: str) -> object:
+def _gateway_and_routes(snapshot: Snapshot, router_id: str) -> object:
     router = snapshot.routers.get(router_id)
     return router and (router.gateway, router.routes)
 
@@ -254,15 +256,15 @@ def _gateways(snapshot: Snapshot, network_id: str) -> object:
     return network and tuple((subnet.id, subnet.gateway) for subnet in network.subnets)
 
 
-def _crossing(snapshot: Snapshot, network_id: str) -> Iterator[Owner]:
+def _balancers_monitored_across(snapshot: Snapshot, network_id: str) -> Iterator[Owner]:
     """Yield load balancers with monitors and a path to a member that may cross this domain."""
-    networks, routers = joined_with(snapshot, network_id) if snapshot.crossing else (frozenset(), frozenset())
+    networks, routers = find_connected(snapshot, network_id) if snapshot.crossing else (frozenset(), frozenset())
     subnets = (subnet.id for network in networks for subnet in snapshot.networks[network].subnets)
     found = (each for place in (*subnets, *routers) for each in snapshot.crossing.get(place, NO_IDS))
     return (Owner(Kind.LOAD_BALANCER, identity) for identity in found)
 
 
-def _watchers(snapshot: Snapshot, port: Port) -> Iterator[Owner]:
+def _dependents_of_probed_port(snapshot: Snapshot, port: Port) -> Iterator[Owner]:
     """Yield the owners that depend on a port or its addresses.
 
     These are load balancers that probe the port, probe from it or prefer near members there; Local IPs with the port as
@@ -270,7 +272,7 @@ def _watchers(snapshot: Snapshot, port: Port) -> Iterator[Owner]:
     """
     ports = [port]
     # On an unmanaged network any tenant can give a port this device name.
-    if port.use is PortUse.PROBE and not is_foreign(port):
+    if port.use is PortUse.PROBE and not is_unmanaged(port):
         yield Owner(Kind.NETWORK, port.network_id)
         ports += (snapshot.ports[other] for other in snapshot.network_ports.get(port.network_id, NO_IDS))
     addresses = (fixed.address for each in ports for fixed in each.fixed_ips)
@@ -304,12 +306,12 @@ def _vip_networks_of_router(topology: Topology, router_id: str) -> Iterator[Owne
     snapshot = topology.snapshot
     # One interface is enough, because paths through it reach all networks of the router.
     for port_id in list(snapshot.router_interfaces.get(router_id, NO_IDS))[:1]:
-        yield from vip_networks(topology, snapshot.ports[port_id].network_id, topology.projects_through(router_id))
+        yield from vip_networks(topology, snapshot.ports[port_id].network_id, topology.projects_crossing(router_id))
 
 
-def _moved_network(before: Topology, after: Topology, network_id: str) -> Iterator[Owner]:
+def _dependents_of_changed_network(before: Topology, after: Topology, network_id: str) -> Iterator[Owner]:
     """Yield connected VIP networks, load balancers, Local IPs and proxies if a network's project or subnets changed."""
-    if _place(before.snapshot, network_id) == _place(after.snapshot, network_id):
+    if _network_attributes(before.snapshot, network_id) == _network_attributes(after.snapshot, network_id):
         return
     for topology in (before, after):
         snapshot = topology.snapshot
@@ -325,10 +327,10 @@ def _moved_network(before: Topology, after: Topology, network_id: str) -> Iterat
             for router_id in snapshot.network_gateways.get(network_id, NO_IDS):
                 yield from _vip_gateway(snapshot, router_id)
             for router_id in snapshot.network_routers.get(network_id, NO_IDS):
-                yield from _with_ways(snapshot, router_id)
+                yield from _networks_with_proxies(snapshot, router_id)
 
 
-def _place(snapshot: Snapshot, network_id: str) -> object:
+def _network_attributes(snapshot: Snapshot, network_id: str) -> object:
     network = snapshot.networks.get(network_id)
     cidrs = None if network is None else tuple(subnet.cidr for subnet in network.subnets)
     return network and (network.project_id, network.shared, network.external, cidrs)

@@ -13,20 +13,20 @@ from typing import TypeAlias
 from fairlead.model.documents.addresses import IPAddress
 from fairlead.model.documents.loadbalancer import (
     LoadBalancer,
-    Parted,
     Pool,
     PoolProtocol,
+    RemovedMember,
     Transport,
     listeners_by_pool,
     target_ports,
 )
 from fairlead.model.registry.changeset import Changes
 from fairlead.model.snapshot import Snapshot
-from fairlead.runtime.steps import Steps, in_order
+from fairlead.runtime.steps import Steps, sort_cooperatively
 
-MOST_PARTED = 256
+MAX_REMOVED_MEMBERS = 256
 """Maximum removed members of a load balancer; the newest are kept."""
-LONGEST_PARTING = 86_400
+MAX_DRAIN_TIMEOUT_SECONDS = 86_400
 """Maximum drain timeout, in seconds."""
 _Endpoint: TypeAlias = tuple[Transport, IPAddress, int]
 
@@ -43,23 +43,25 @@ def pool_transport(pool: Pool) -> Transport:
             return Transport.TCP
 
 
-def remember_removed(old: LoadBalancer | None, new: LoadBalancer, now: datetime, seconds: int) -> Steps[LoadBalancer]:
+def record_removed_members(
+    old: LoadBalancer | None, new: LoadBalancer, now: datetime, seconds: int
+) -> Steps[LoadBalancer]:
     """Return the load balancer that replaces `old`, with removed members kept for the drain timeout `seconds`."""
     if old is None:
         return new
-    present, kept = set[_Endpoint](), dict[_Endpoint, Parted]()
-    for each in _members(new, now):
+    present, kept = set[_Endpoint](), dict[_Endpoint, RemovedMember]()
+    for each in _as_removed_members(new, now):
         present.add(each.endpoint)
         yield
-    for each in chain(old.parted, _members(old, now + timedelta(seconds=seconds))):
+    for each in chain(old.parted, _as_removed_members(old, now + timedelta(seconds=seconds))):
         if each.until > now and each.endpoint not in present:
             kept[each.endpoint] = each
         yield
-    newest = yield from in_order(list(kept.values()), key=lambda each: each.until)
-    return replace(new, parted=tuple(newest[-MOST_PARTED:]))
+    newest = yield from sort_cooperatively(list(kept.values()), key=lambda each: each.until)
+    return replace(new, parted=tuple(newest[-MAX_REMOVED_MEMBERS:]))
 
 
-def forget_removed(snapshot: Snapshot, balancer_id: str, now: datetime) -> Changes:
+def expire_removed_members(snapshot: Snapshot, balancer_id: str, now: datetime) -> Changes:
     """Return the change that removes expired members and moved slots.
     It is empty if there are none, or if the load balancer is gone."""
     balancer = snapshot.load_balancers.get(balancer_id)
@@ -72,14 +74,14 @@ def forget_removed(snapshot: Snapshot, balancer_id: str, now: datetime) -> Chang
     return Changes(puts=(replace(balancer, parted=left, moved=moved),))
 
 
-def forgets_at(balancer: LoadBalancer) -> datetime:
+def next_expiry(balancer: LoadBalancer) -> datetime:
     """Return the next expiry. The load balancer must have removed members or moved slots (`Snapshot.parting`)."""
     return min([each.until for each in balancer.parted[:1]] + [each.until for each in balancer.moved[:1]])
 
 
-def _members(balancer: LoadBalancer, until: datetime) -> Iterator[Parted]:
+def _as_removed_members(balancer: LoadBalancer, until: datetime) -> Iterator[RemovedMember]:
     listeners = listeners_by_pool(balancer)
     for pool in balancer.pools:
         for member in pool.members:
             for port in target_ports(listeners.get(pool.id, ()), member):
-                yield Parted(transport=pool_transport(pool), address=member.address, port=port, until=until)
+                yield RemovedMember(transport=pool_transport(pool), address=member.address, port=port, until=until)

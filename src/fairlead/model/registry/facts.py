@@ -21,41 +21,46 @@ from fairlead.model.documents.fact_values import change_map, put_all, replace_al
 from fairlead.model.documents.health import Endpoint, Health, HealthKey
 from fairlead.model.documents.indexes import NO_IDS
 from fairlead.model.documents.owner import Kind, Owner
-from fairlead.model.documents.probe_result import Sighting
-from fairlead.model.queries.host_facts import OwnNews, at_own_addresses, behind_hosts, with_returned
-from fairlead.model.queries.probes import all_probing, changed_health, derive_health, find_probing
-from fairlead.model.queries.proxies import ProxyNews, led_there, led_to
-from fairlead.model.queries.reasons import reasons
-from fairlead.model.queries.unmanaged_proxy_ports import (
-    RefusedNews,
-    WantedNews,
-    refused_on,
-    served_at,
+from fairlead.model.documents.probe_result import ProbeResult
+from fairlead.model.queries.host_facts import (
+    OwnAddressUpdate,
+    dependents_of_own_addresses,
+    dependents_of_recoveries,
+    dependents_of_unreachable_hosts,
 )
-from fairlead.model.queries.unmanaged_updates import ForeignNews, admitted
-from fairlead.model.registry.affected import affected
-from fairlead.model.registry.changeset import with_foreign
-from fairlead.model.registry.display_names import describe_owner, describe_probed, describe_refused
+from fairlead.model.queries.probes import changed_health, derive_health, find_monitored, list_monitored
+from fairlead.model.queries.proxies import ProxyUpdate, balancers_of_changed_proxies, balancers_of_proxy_ports
+from fairlead.model.queries.reasons import explain_down
+from fairlead.model.queries.unmanaged_proxy_ports import (
+    ProxyPortUpdate,
+    RejectionUpdate,
+    owners_of_proxy_port_changes,
+    owners_of_rejections,
+)
+from fairlead.model.queries.unmanaged_updates import UnmanagedUpdate, consistent_updates
+from fairlead.model.registry.affected import find_affected_owners
+from fairlead.model.registry.changeset import with_unmanaged
+from fairlead.model.registry.display_names import describe_monitored, describe_owner, describe_refused
 from fairlead.model.snapshot import Snapshot
 
 _News = TypeVar("_News")
-MOST_TOLD = 10
+MAX_LISTED_MEMBERS = 10
 """Maximum members or replicas in one log line."""
-HealthNews: TypeAlias = Mapping[Endpoint, Health | None]
-ChassisNews: TypeAlias = Mapping[str, Chassis | None]
+HealthUpdate: TypeAlias = Mapping[Endpoint, Health | None]
+ChassisUpdate: TypeAlias = Mapping[str, Chassis | None]
 """Chassis name -> the chassis; None removes it."""
-SightingNews: TypeAlias = Mapping[Endpoint, Sighting | None]
-AgentNews: TypeAlias = Mapping[str, Agent | None]
+ProbeResultUpdate: TypeAlias = Mapping[Endpoint, ProbeResult | None]
+AgentUpdate: TypeAlias = Mapping[str, Agent | None]
 """Chassis name -> its agent; None removes it."""
-CoveredNews: TypeAlias = Mapping[str, str | None]
+DelegateUpdate: TypeAlias = Mapping[str, str | None]
 """Place or network -> the chassis that probes there; None for no chassis."""
-GivenNews: TypeAlias = Mapping[IPAddress, bool | None]
+ExternalAllocationUpdate: TypeAlias = Mapping[IPAddress, bool | None]
 """Address -> True if it is allocated; None if it no longer is."""
-PluggedNews: TypeAlias = Mapping[str, str | None]
+PluggedUpdate: TypeAlias = Mapping[str, str | None]
 """Port id -> host name of the node that has the port; None for no node."""
 
 
-def _nobody(old: Snapshot, new: Snapshot, news: Any) -> Iterable[Owner]:
+def _no_owners(old: Snapshot, new: Snapshot, news: Any) -> Iterable[Owner]:
     return ()
 
 
@@ -73,20 +78,20 @@ class Fact(Generic[_News]):
 
     field: str = ""
     """Field of the snapshot; empty if `take` applies the news."""
-    take: Callable[[Snapshot, _News], Snapshot] | None = None
+    apply: Callable[[Snapshot, _News], Snapshot] | None = None
     """Returns the snapshot with the news, for facts that change more than one field."""
     observer: str
     """Human-readable source of the fact."""
     change: Callable[[Any, _News], Any] = change_map
     """Returns the field's new value."""
-    concerns: Callable[[Snapshot, Snapshot, _News], Iterable[Owner]] = _nobody
+    affected_owners: Callable[[Snapshot, Snapshot, _News], Iterable[Owner]] = _no_owners
     """Returns the owners with rows that may differ after the news, given the snapshots before and after. The result
     may include too many owners, never too few."""
     derive: Callable[[Snapshot, Iterable[Owner]], Snapshot] = _no_derivation
     """Updates the snapshot's fields that follow from documents and facts together, for these owners."""
-    differing: Callable[[Snapshot, Snapshot, Iterable[Owner]], tuple[Owner, ...]] = _all_differ
+    filter_changed: Callable[[Snapshot, Snapshot, Iterable[Owner]], tuple[Owner, ...]] = _all_differ
     """Returns the owners with rows that do differ between the two snapshots."""
-    step: int | None = None
+    derive_batch_size: int | None = None
     """Number of owners to derive between two cooperative yields; None for all of them."""
     describe: Callable[[Snapshot, Owner], str] | None = None
     """Returns a sentence for the log about an owner with rows that differ after the news."""
@@ -94,17 +99,17 @@ class Fact(Generic[_News]):
 
 def with_facts(snapshot: Snapshot, fact: Fact[_News], news: _News) -> Snapshot:
     """Return the snapshot with the news applied; derived fields are not updated yet."""
-    if fact.take is not None:
-        return fact.take(snapshot, news)
+    if fact.apply is not None:
+        return fact.apply(snapshot, news)
     known = getattr(snapshot, fact.field)
     changed = fact.change(known, news)
     return snapshot if changed is known else replace(snapshot, **{fact.field: changed})
 
 
-def _probed_by(old: Snapshot, new: Snapshot, news: Iterable[Endpoint]) -> list[Owner]:
+def _owners_of_endpoints(old: Snapshot, new: Snapshot, news: Iterable[Endpoint]) -> list[Owner]:
     """Return the load balancers and Local IPs with monitored members or replicas at these endpoints."""
     found = {each for endpoint in news for each in new.watched.get(endpoint.address, NO_IDS)}
-    replicas = _replicas(new, {endpoint.port_id for endpoint in news})
+    replicas = _local_ips_with_replicas(new, {endpoint.port_id for endpoint in news})
     return [
         *(Owner(Kind.LOAD_BALANCER, each) for each in sorted(found)),
         *(owner for owner in replicas if owner.id in new.monitored_local_ips),
@@ -121,16 +126,16 @@ def derive(snapshot: Snapshot, owners: Iterable[Owner]) -> Snapshot:
 
 def derive_all(snapshot: Snapshot) -> Snapshot:
     """Return the snapshot with all derived fields, after a start with documents and without facts."""
-    return derive(snapshot, all_probing(snapshot))
+    return derive(snapshot, list_monitored(snapshot))
 
 
 def _describe_down(snapshot: Snapshot, owner: Owner) -> str:
     """List the first members that are down, and the number of others."""
-    probing = find_probing(snapshot, owner)
-    why = reasons(snapshot, probing) if probing else {}
-    found = list(describe_probed(snapshot, probing, why)) if probing else []
-    told = ", ".join(f"{text} ({why[identity]})" for identity, text in found[:MOST_TOLD])
-    more = f" and {len(found) - MOST_TOLD} more" if len(found) > MOST_TOLD else ""
+    probing = find_monitored(snapshot, owner)
+    why = explain_down(snapshot, probing) if probing else {}
+    found = list(describe_monitored(snapshot, probing, why)) if probing else []
+    told = ", ".join(f"{text} ({why[identity]})" for identity, text in found[:MAX_LISTED_MEMBERS])
+    more = f" and {len(found) - MAX_LISTED_MEMBERS} more" if len(found) > MAX_LISTED_MEMBERS else ""
     whose = "replicas" if owner.kind is Kind.LOCAL_IP else "members"
     return f"{whose} of {describe_owner(snapshot, owner)} that are down: {told or 'none'}{more}"
 
@@ -139,7 +144,7 @@ def _all_balancers(old: Snapshot, new: Snapshot, news: object) -> Iterator[Owner
     return (Owner(Kind.LOAD_BALANCER, each) for each in new.load_balancers)
 
 
-def _near(old: Snapshot, new: Snapshot, news: ChassisNews) -> Iterator[Owner]:
+def _dependents_of_chassis(old: Snapshot, new: Snapshot, news: ChassisUpdate) -> Iterator[Owner]:
     """Yield the owners that depend on a chassis.
 
     A chassis that appears, disappears or changes zones affects load balancers with a decision per chassis; one that
@@ -151,20 +156,22 @@ def _near(old: Snapshot, new: Snapshot, news: ChassisNews) -> Iterator[Owner]:
     moved = [name for name in news if (name in old.chassis) != (name in new.chassis)]
     if moved:
         known = (found for snapshot in (old, new) for name in moved if (found := snapshot.chassis.get(name)))
-        yield from _replicas(new, {port for chassis in known for port in chassis.ports})
+        yield from _local_ips_with_replicas(new, {port for chassis in known for port in chassis.ports})
     for name in news:
-        if _alive(old, name) != _alive(new, name):
-            yield from led_there(new, _ports(old, name) | _ports(new, name))
-    turned = [name for name in news if name in new.agents and _alive(old, name) != _alive(new, name)]
-    yield from _watching(new, (port for name in turned for port in _ports(old, name) | _ports(new, name)))
+        if _is_alive(old, name) != _is_alive(new, name):
+            yield from balancers_of_proxy_ports(new, _ports(old, name) | _ports(new, name))
+    turned = [name for name in news if name in new.agents and _is_alive(old, name) != _is_alive(new, name)]
+    yield from _owners_monitoring_ports(
+        new, (port for name in turned for port in _ports(old, name) | _ports(new, name))
+    )
 
 
-def _heard(snapshot: Snapshot, name: str) -> bool:
+def _is_connected(snapshot: Snapshot, name: str) -> bool:
     found = snapshot.agents.get(name)
-    return found is not None and found.heard and not found.away
+    return found is not None and found.is_responsive and not found.is_disconnected
 
 
-def _alive(snapshot: Snapshot, name: str) -> bool:
+def _is_alive(snapshot: Snapshot, name: str) -> bool:
     found = snapshot.chassis.get(name)
     return found is not None and found.alive
 
@@ -173,21 +180,21 @@ def _ports(snapshot: Snapshot, name: str) -> frozenset[str]:
     return ports_on(snapshot, name) or frozenset()
 
 
-def _watching(snapshot: Snapshot, port_ids: Iterable[str]) -> list[Owner]:
+def _owners_monitoring_ports(snapshot: Snapshot, port_ids: Iterable[str]) -> list[Owner]:
     """Return the load balancers and Local IPs that may have monitored members or replicas at these ports."""
     if not snapshot.sightings:
         return []
     found = [port for each in port_ids if (port := snapshot.ports.get(each)) is not None]
     addresses = {fixed.address for port in found for fixed in port.fixed_ips}
     balancers = {each for address in addresses for each in snapshot.watched.get(address, NO_IDS)}
-    replicas = _replicas(snapshot, [port.id for port in found])
+    replicas = _local_ips_with_replicas(snapshot, [port.id for port in found])
     return [
         *(Owner(Kind.LOAD_BALANCER, each) for each in sorted(balancers)),
         *(owner for owner in replicas if owner.id in snapshot.monitored_local_ips),
     ]
 
 
-def _near_or_changed(before: Snapshot, after: Snapshot, owners: Iterable[Owner]) -> tuple[Owner, ...]:
+def _filter_changed_rows(before: Snapshot, after: Snapshot, owners: Iterable[Owner]) -> tuple[Owner, ...]:
     """Keep the owners with rows that differ.
 
     Rows of load balancers with a decision per chassis depend on the placement of ports, those of other load
@@ -198,38 +205,38 @@ def _near_or_changed(before: Snapshot, after: Snapshot, owners: Iterable[Owner])
     return tuple(each for each in owners if each.kind is Kind.LOCAL_IP or each.id in after.near or each in changed)
 
 
-def _monitored_on(old: Snapshot, new: Snapshot, news: AgentNews) -> Iterator[Owner]:
+def _dependents_of_agents(old: Snapshot, new: Snapshot, news: AgentUpdate) -> Iterator[Owner]:
     """Yield the owners affected by agents.
 
     If an agent appears or is removed, OVN stops or starts probing on its chassis. If an agent becomes responsive or
     unresponsive, load balancers with proxies on its chassis are affected.
     """
     for name in news:
-        if _heard(old, name) != _heard(new, name):
-            yield from led_there(new, _ports(old, name) | _ports(new, name))
+        if _is_connected(old, name) != _is_connected(new, name):
+            yield from balancers_of_proxy_ports(new, _ports(old, name) | _ports(new, name))
         if (name in old.agents) != (name in new.agents):
             known = frozenset().union(_ports(old, name), _ports(new, name))
             addresses = {fixed.address for each in known if each in new.ports for fixed in new.ports[each].fixed_ips}
             found = {each for address in addresses for each in new.watched.get(address, NO_IDS)}
             yield from (Owner(Kind.LOAD_BALANCER, each) for each in sorted(found))
-            yield from (each for each in _replicas(new, known) if each.id in new.monitored_local_ips)
+            yield from (each for each in _local_ips_with_replicas(new, known) if each.id in new.monitored_local_ips)
 
 
-def _covered_networks(old: Snapshot, new: Snapshot, news: CoveredNews) -> Iterator[Owner]:
+def _networks_with_new_delegate(old: Snapshot, new: Snapshot, news: DelegateUpdate) -> Iterator[Owner]:
     """Yield the networks with a new delegate: the network has a port for delegated probes."""
     return (Owner(Kind.NETWORK, each) for each in news if each in new.networks)
 
 
-def _replicas(snapshot: Snapshot, ports: Iterable[str]) -> list[Owner]:
+def _local_ips_with_replicas(snapshot: Snapshot, ports: Iterable[str]) -> list[Owner]:
     """Return the Local IPs with a replica at one of these ports."""
     found = {each for port in ports for each in snapshot.replica_local_ips.get(port, NO_IDS)}
     return [Owner(Kind.LOCAL_IP, each) for each in sorted(found)]
 
 
-def _plugged(old: Snapshot, new: Snapshot, news: PluggedNews) -> Iterator[Owner]:
-    yield from _near_members(old, new, news)
-    yield from _replicas(new, news)
-    yield from _watching(new, news)
+def _dependents_of_plugged_ports(old: Snapshot, new: Snapshot, news: PluggedUpdate) -> Iterator[Owner]:
+    yield from _balancers_with_locality_at(old, new, news)
+    yield from _local_ips_with_replicas(new, news)
+    yield from _owners_monitoring_ports(new, news)
 
 
 def _zones(snapshot: Snapshot, name: str) -> frozenset[str] | None:
@@ -238,7 +245,7 @@ def _zones(snapshot: Snapshot, name: str) -> frozenset[str] | None:
     return None if found is None else found.zones
 
 
-def _near_members(old: Snapshot, new: Snapshot, news: PluggedNews) -> list[Owner]:
+def _balancers_with_locality_at(old: Snapshot, new: Snapshot, news: PluggedUpdate) -> list[Owner]:
     """Return the load balancers with a decision per chassis that may have a member at one of these ports."""
     ports = (port for each in news if (port := new.ports.get(each)) is not None) if new.near else ()
     addresses = (fixed.address for port in ports for fixed in port.fixed_ips)
@@ -246,15 +253,15 @@ def _near_members(old: Snapshot, new: Snapshot, news: PluggedNews) -> list[Owner
     return [Owner(Kind.LOAD_BALANCER, each) for each in sorted(found)]
 
 
-def _connected(old: Snapshot, new: Snapshot, news: ForeignNews) -> Iterable[Owner]:
+def _dependents_of_unmanaged(old: Snapshot, new: Snapshot, news: UnmanagedUpdate) -> Iterable[Owner]:
     """Return the stored owners that depend on changed unmanaged networks."""
-    return affected(old, new, dict(admitted(old, news)))
+    return find_affected_owners(old, new, dict(consistent_updates(old, news)))
 
 
-def _whatever_probes(old: Snapshot, new: Snapshot, news: object) -> Iterator[Owner]:
+def _monitored_owners_and_networks(old: Snapshot, new: Snapshot, news: object) -> Iterator[Owner]:
     """Yield all owners with a monitor, and all networks, because agents probe from them."""
     yield from (Owner(Kind.NETWORK, each) for each in new.networks)
-    yield from all_probing(new)
+    yield from list_monitored(new)
 
 
 def _routers_with_gateway(old: Snapshot, new: Snapshot, news: object) -> Iterator[Owner]:
@@ -262,158 +269,162 @@ def _routers_with_gateway(old: Snapshot, new: Snapshot, news: object) -> Iterato
     return (Owner(Kind.ROUTER, each) for each in found)
 
 
-HEALTH: Fact[HealthNews] = Fact(
+HEALTH: Fact[HealthUpdate] = Fact(
     field="health",
     observer="the probes of ovn-controller, by way of the Southbound database",
     change=put_all,
-    concerns=_probed_by,
+    affected_owners=_owners_of_endpoints,
     derive=derive_health,
-    differing=changed_health,
-    step=5,  # each load balancer can have a thousand members
+    filter_changed=changed_health,
+    derive_batch_size=5,  # each load balancer can have a thousand members
     describe=_describe_down,
 )
-CHASSIS: Fact[ChassisNews] = Fact(
+CHASSIS: Fact[ChassisUpdate] = Fact(
     field="chassis",
     observer="the Southbound database",
     change=put_all,
-    concerns=_near,
+    affected_owners=_dependents_of_chassis,
     derive=derive_health,
-    differing=_near_or_changed,
-    step=5,
+    filter_changed=_filter_changed_rows,
+    derive_batch_size=5,
 )
-PLUGGED: Fact[PluggedNews] = Fact(
+PLUGGED: Fact[PluggedUpdate] = Fact(
     field="plugged",
     observer="the Southbound database",
-    concerns=_plugged,
+    affected_owners=_dependents_of_plugged_ports,
     derive=derive_health,
-    differing=_near_or_changed,
-    step=5,
+    filter_changed=_filter_changed_rows,
+    derive_batch_size=5,
 )
-SIGHTINGS: Fact[SightingNews] = Fact(
+PROBE_RESULTS: Fact[ProbeResultUpdate] = Fact(
     field="sightings",
     observer="the agents of nodes, which probe",
     change=put_all,
-    concerns=_probed_by,
+    affected_owners=_owners_of_endpoints,
     derive=derive_health,
-    differing=changed_health,
-    step=5,
+    filter_changed=changed_health,
+    derive_batch_size=5,
     describe=_describe_down,
 )
-AGENTS: Fact[AgentNews] = Fact(
-    field="agents", observer="the agents of nodes, by their heartbeats", concerns=_monitored_on
+AGENTS: Fact[AgentUpdate] = Fact(
+    field="agents", observer="the agents of nodes, by their heartbeats", affected_owners=_dependents_of_agents
 )
-COVERED: Fact[CoveredNews] = Fact(field="covered", observer="each server, by which agents it hears")
-COVERING: Fact[CoveredNews] = Fact(
-    field="covering", observer="each server, by which agents it hears", concerns=_covered_networks
+DELEGATES: Fact[DelegateUpdate] = Fact(field="covered", observer="each server, by which agents it hears")
+DELEGATE_PORTS: Fact[DelegateUpdate] = Fact(
+    field="covering", observer="each server, by which agents it hears", affected_owners=_networks_with_new_delegate
 )
 ABILITIES: Fact[frozenset[str]] = Fact(
     field="abilities",
     observer="the driver, by the schema of the Northbound database",
     change=replace_all,
-    concerns=_all_balancers,
+    affected_owners=_all_balancers,
 )
 AGENTS_PROBE: Fact[bool] = Fact(
     field="agents_probe",
     observer="the operator, by the configuration",
     change=replace_all,
-    concerns=_whatever_probes,
+    affected_owners=_monitored_owners_and_networks,
     derive=derive_health,
-    step=5,
+    derive_batch_size=5,
 )
-COUNTS_ANSWERS: Fact[bool] = Fact(
+COUNT_REPLY_BYTES: Fact[bool] = Fact(
     field="counts_answers",
     observer="the operator, by the configuration",
     change=replace_all,
-    concerns=_all_balancers,
+    affected_owners=_all_balancers,
 )
-PROXIES: Fact[ProxyNews] = Fact(field="proxies", observer="the agents of nodes, which have proxies", concerns=led_to)
-WANTED_PROXIES: Fact[WantedNews] = Fact(
-    field="wanted_proxies", observer="each server, by which agents listen to it", concerns=served_at
+PROXIES: Fact[ProxyUpdate] = Fact(
+    field="proxies", observer="the agents of nodes, which have proxies", affected_owners=balancers_of_changed_proxies
 )
-REFUSED_PROXIES: Fact[RefusedNews] = Fact(
+PROXY_PORT_CHANGES: Fact[ProxyPortUpdate] = Fact(
+    field="wanted_proxies",
+    observer="each server, by which agents listen to it",
+    affected_owners=owners_of_proxy_port_changes,
+)
+REJECTED_PROXY_PORTS: Fact[RejectionUpdate] = Fact(
     field="refused_proxies",
     observer="who asks others for the ports of proxies on their networks",
-    concerns=refused_on,
+    affected_owners=owners_of_rejections,
     describe=describe_refused,
 )
 PROXIED_PROVIDERS: Fact[frozenset[str]] = Fact(
     field="proxied_providers",
     observer="the operator, by the configuration",
     change=replace_all,
-    concerns=_all_balancers,
+    affected_owners=_all_balancers,
 )
 GATEWAY_CHASSIS: Fact[tuple[str, ...]] = Fact(
     field="gateway_chassis",
     observer="the operator, by the configuration",
     change=replace_all,
-    concerns=_routers_with_gateway,
+    affected_owners=_routers_with_gateway,
 )
-LOST_HOSTS: Fact[frozenset[str]] = Fact(
+UNREACHABLE_HOSTS: Fact[frozenset[str]] = Fact(
     field="lost_hosts",
     observer="the agent of a plain host, which asks the others whether they are there",
     change=replace_all,
-    concerns=behind_hosts,
+    affected_owners=dependents_of_unreachable_hosts,
 )
-OWN_ADDRESSES: Fact[OwnNews] = Fact(
+OWN_ADDRESSES: Fact[OwnAddressUpdate] = Fact(
     field="own_addresses",
     observer="the agents of plain hosts, by their heartbeats",
-    concerns=at_own_addresses,
+    affected_owners=dependents_of_own_addresses,
     derive=derive_health,
-    step=5,
+    derive_batch_size=5,
 )
-RETURNED: Fact[Map[str, frozenset[HealthKey]]] = Fact(
+RECOVERED_MEMBERS: Fact[Map[str, frozenset[HealthKey]]] = Fact(
     field="returned",
     observer="the agent of a plain host, by what servers tell it of health",
     change=replace_all,
-    concerns=with_returned,
+    affected_owners=dependents_of_recoveries,
 )
-FOREIGN: Fact[ForeignNews] = Fact(
-    take=with_foreign,
+UNMANAGED: Fact[UnmanagedUpdate] = Fact(
+    apply=with_unmanaged,
     observer="others who write networks into the Northbound database",
-    concerns=_connected,
+    affected_owners=_dependents_of_unmanaged,
     derive=derive_health,
-    step=5,
+    derive_batch_size=5,
 )
-GIVEN_ELSEWHERE: Fact[GivenNews] = Fact(
+EXTERNAL_ALLOCATIONS: Fact[ExternalAllocationUpdate] = Fact(
     field="given_elsewhere", observer="others who give out addresses outside by the Northbound database"
 )
 FACTS: tuple[Fact[Any], ...] = (
     HEALTH,
-    SIGHTINGS,
+    PROBE_RESULTS,
     AGENTS,
-    COVERED,
-    COVERING,
+    DELEGATES,
+    DELEGATE_PORTS,
     CHASSIS,
     PLUGGED,
     ABILITIES,
     AGENTS_PROBE,
     PROXIES,
-    WANTED_PROXIES,
-    REFUSED_PROXIES,
+    PROXY_PORT_CHANGES,
+    REJECTED_PROXY_PORTS,
     PROXIED_PROVIDERS,
-    COUNTS_ANSWERS,
+    COUNT_REPLY_BYTES,
     GATEWAY_CHASSIS,
-    LOST_HOSTS,
+    UNREACHABLE_HOSTS,
     OWN_ADDRESSES,
-    RETURNED,
-    FOREIGN,
-    GIVEN_ELSEWHERE,
+    RECOVERED_MEMBERS,
+    UNMANAGED,
+    EXTERNAL_ALLOCATIONS,
 )
-DERIVED = frozenset({"down", "online", "hostless"})
+DERIVED_FIELDS = frozenset({"down", "online", "hostless"})
 """Fields of the snapshot that are derived from documents and facts together."""
-OBSERVED = DERIVED | {fact.field for fact in FACTS if fact.field}
+OBSERVED_FIELDS = DERIVED_FIELDS | {fact.field for fact in FACTS if fact.field}
 """Fields that contain neither documents nor indexes of documents."""
 
 
 def with_facts_of(snapshot: Snapshot, other: Snapshot) -> Snapshot:
     """Return this snapshot's documents with the other snapshot's facts."""
-    return replace(snapshot, **{name: getattr(other, name) for name in OBSERVED})
+    return replace(snapshot, **{name: getattr(other, name) for name in OBSERVED_FIELDS})
 
 
 def have_same_documents(one: Snapshot, other: Snapshot) -> bool:
     """Return whether the documents are identical, for snapshots where one was made from the other by news. Unmanaged
     networks count as documents."""
-    names = (field.name for field in fields(Snapshot) if field.name not in OBSERVED)
+    names = (field.name for field in fields(Snapshot) if field.name not in OBSERVED_FIELDS)
     return all(getattr(one, name) is getattr(other, name) for name in names)
 
 

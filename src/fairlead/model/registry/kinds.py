@@ -12,67 +12,67 @@ from operator import attrgetter
 from typing import Any
 
 from fairlead.model.documents.addresses import IPAddress
-from fairlead.model.documents.balancer_status import touch
+from fairlead.model.documents.balancer_status import update_histories
 from fairlead.model.documents.catalog import AvailabilityZone, AvailabilityZoneProfile, Flavor, FlavorProfile
 from fairlead.model.documents.enrolment import Node, NodeToken
 from fairlead.model.documents.hosts import Block, Host, block_of, prefix_key
-from fairlead.model.documents.indexes import Addresses, Grouped, Held, Index, Summed, Unique
+from fairlead.model.documents.indexes import AllocationIndex, GroupedIndex, Index, SharedKeyIndex, SumIndex, UniqueIndex
 from fairlead.model.documents.loadbalancer import (
     LoadBalancer,
-    decides_on_chassis,
     has_default_target,
-    near_pools,
+    pools_with_locality,
     probed_address,
+    selects_per_chassis,
 )
 from fairlead.model.documents.local_ip import LocalIP, Mode
 from fairlead.model.documents.network import FloatingIP, Network, Port, PortUse, Router
 from fairlead.model.documents.owner import Kind, Owner
 from fairlead.model.documents.proxy_place import ProxyPlace, place_of, place_of_port
-from fairlead.model.documents.quota import Quota, count, probe_rates, project_rate
+from fairlead.model.documents.quota import Quota, count_usage, probe_rates, project_rate
 from fairlead.model.documents.trust import Certificate, Project, TrustToken
 from fairlead.model.documents.unmanaged import (
-    ForeignFloatingIP,
-    ForeignNetwork,
-    ForeignPort,
-    ForeignRouter,
-    called,
-    is_foreign,
+    UnmanagedFloatingIP,
+    UnmanagedNetwork,
+    UnmanagedPort,
+    UnmanagedRouter,
     is_managed_elsewhere,
+    is_unmanaged,
+    row_names,
 )
-from fairlead.model.documents.unresponsive_nodes import SilentNode
+from fairlead.model.documents.unresponsive_nodes import UnresponsiveNode
 from fairlead.model.queries.domain import Topology
 from fairlead.model.queries.proxy_backends import proxy_servers
-from fairlead.model.queries.unmanaged_probe_ports import offered_at
+from fairlead.model.queries.unmanaged_probe_ports import probe_port_keys
 from fairlead.model.registry import dependents
-from fairlead.model.snapshot import EVERYBODY, KEPT_SHELF, MANAGED, Aggregate
+from fairlead.model.snapshot import ANY_PROJECT, ID_SHELF_LENGTH, OTHER_MANAGERS, Aggregate
 
 Dependents = Callable[[Topology, Topology, Owner], Iterable[Owner]]
-EVERY_KIND: tuple[Index, ...] = (Summed("usage", count),)
+COMMON_INDEXES: tuple[Index, ...] = (SumIndex("usage", count_usage),)
 """Indexes over documents of every kind."""
 
-PROBED, PROBING = Summed("probed", probe_rates), Summed("probing", project_rate)
+PLACE_PROBE_RATES, PROJECT_PROBE_RATES = SumIndex("probed", probe_rates), SumIndex("probing", project_rate)
 
 
-def _nothing(document: Any) -> Iterable[str]:
+def _no_claims(document: Any) -> Iterable[str]:
     return ()
 
 
-def _nobody(before: Topology, after: Topology, owner: Owner) -> Iterable[Owner]:
+def _no_owners(before: Topology, after: Topology, owner: Owner) -> Iterable[Owner]:
     return ()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Declaration:
+class KindDeclaration:
     document: type[Aggregate]
     key: Callable[[Any], str] = attrgetter("id")
     """Returns the id of the document's owner."""
     indexes: tuple[Index, ...] = ()
-    claims: Callable[[Any], Iterable[str]] = _nothing
+    claims: Callable[[Any], Iterable[str]] = _no_claims
     """Returns the document's claims: keys that only one document may have. The store rejects a second one."""
     has_rows: bool = True
     """False for documents that only constrain others:
     no dataplane has rows of them, and the reconciler ignores them."""
-    dependents: Dependents = _nobody
+    dependents: Dependents = _no_owners
     """Returns the other owners whose rows may differ after a change.
     The result may include too many owners, never too few."""
     touch: Callable[..., Any] | None = None
@@ -80,7 +80,7 @@ class Declaration:
     all_indexes: tuple[Index, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "all_indexes", (*EVERY_KIND, *self.indexes))
+        object.__setattr__(self, "all_indexes", (*COMMON_INDEXES, *self.indexes))
 
 
 # Ports
@@ -99,22 +99,24 @@ def _claims_of_port(port: Port) -> Iterator[str]:
 
 
 def _segment(network: Network) -> Iterator[Any]:
-    if network.segment is not None and not is_foreign(network):
+    if network.segment is not None and not is_unmanaged(network):
         yield network.segment
 
 
-def _names(network: Network) -> list[tuple[str, str]]:
+def _name_keys(network: Network) -> list[tuple[str, str]]:
     """Return the scopes that find the network by name. A network managed by another program is found by the name of its
     row only, not by that program's tenants."""
     if is_managed_elsewhere(network):
-        return [(MANAGED, network.name)]
+        return [(OTHER_MANAGERS, network.name)]
     return [(scope, network.name) for scope in _scopes(network)]
 
 
 def _scopes(network: Network) -> list[str]:
     """Return the scope that lists the network; none if another API manages it. Announced networks are not listed,
     because LXD has no such type."""
-    return [] if is_foreign(network) or network.announced else [EVERYBODY if network.external else network.project_id]
+    return (
+        [] if is_unmanaged(network) or network.announced else [ANY_PROJECT if network.external else network.project_id]
+    )
 
 
 def _claims_of_network(network: Network) -> Iterator[str]:
@@ -197,17 +199,17 @@ def _monitored_places(balancer: LoadBalancer) -> frozenset[str]:
     return frozenset({balancer.vip.network_id, *said}) if members else frozenset()
 
 
-def _watched_addresses(balancer: LoadBalancer) -> frozenset[IPAddress]:
+def _monitored_addresses(balancer: LoadBalancer) -> frozenset[IPAddress]:
     members = (member for pool in balancer.pools if pool.health_monitor for member in pool.members)
     return frozenset(address for each in members for address in (each.address, each.monitor_address) if address)
 
 
-def _near_networks(balancer: LoadBalancer) -> Iterable[str]:
-    return _vip_networks(balancer) if decides_on_chassis(balancer) else []
+def _per_chassis_networks(balancer: LoadBalancer) -> Iterable[str]:
+    return _vip_networks(balancer) if selects_per_chassis(balancer) else []
 
 
-def _near_addresses(balancer: LoadBalancer) -> frozenset[IPAddress]:
-    return frozenset(member.address for pool in near_pools(balancer) for member in pool.members)
+def _locality_addresses(balancer: LoadBalancer) -> frozenset[IPAddress]:
+    return frozenset(member.address for pool in pools_with_locality(balancer) for member in pool.members)
 
 
 # Local IPs
@@ -218,153 +220,159 @@ def _claims_of_local_ip(local_ip: LocalIP) -> Iterator[str]:
     yield f"local-ip/{local_ip.network_id}/{local_ip.address}"
 
 
-def _near_network_of_local_ip(local_ip: LocalIP) -> Iterable[str]:
+def _per_chassis_network_of_local_ip(local_ip: LocalIP) -> Iterable[str]:
     """Return the network of a translated Local IP. Its rows are a load balancer with a decision per chassis."""
     return [local_ip.network_id] if local_ip.mode is Mode.TRANSLATE else []
 
 
-KINDS: Mapping[Kind, Declaration] = {
-    Kind.NETWORK: Declaration(
+KINDS: Mapping[Kind, KindDeclaration] = {
+    Kind.NETWORK: KindDeclaration(
         document=Network,
         indexes=(
-            Unique("subnet_network", lambda network: (subnet.id for subnet in network.subnets)),
-            Unique("segments", _segment),
-            Unique("announced", lambda network: [network.id] if network.announced else []),
-            Unique("called", called),
-            Grouped("project_networks", _scopes),
-            Grouped("network_names", _names),
+            UniqueIndex("subnet_network", lambda network: (subnet.id for subnet in network.subnets)),
+            UniqueIndex("segments", _segment),
+            UniqueIndex("announced", lambda network: [network.id] if network.announced else []),
+            UniqueIndex("called", row_names),
+            GroupedIndex("project_networks", _scopes),
+            GroupedIndex("network_names", _name_keys),
         ),
         claims=_claims_of_network,
         dependents=dependents.of_network,
     ),
-    Kind.ROUTER: Declaration(
+    Kind.ROUTER: KindDeclaration(
         document=Router,
         indexes=(
-            Grouped("network_gateways", lambda router: [router.gateway and router.gateway.network_id]),
-            Grouped("project_gateways", _project_gateways),
-            Unique("called", called),
+            GroupedIndex("network_gateways", lambda router: [router.gateway and router.gateway.network_id]),
+            GroupedIndex("project_gateways", _project_gateways),
+            UniqueIndex("called", row_names),
         ),
         dependents=dependents.of_router,
     ),
-    Kind.PORT: Declaration(
+    Kind.PORT: KindDeclaration(
         document=Port,
         indexes=(
-            Grouped("network_ports", lambda port: [port.network_id]),
-            Held("addresses", lambda port: ((port.network_id, fixed.address) for fixed in port.fixed_ips)),
-            Grouped(
+            GroupedIndex("network_ports", lambda port: [port.network_id]),
+            SharedKeyIndex("addresses", lambda port: ((port.network_id, fixed.address) for fixed in port.fixed_ips)),
+            GroupedIndex(
                 "machines", lambda port: [(port.network_id, port.project_id)] if port.use is PortUse.MACHINE else []
             ),
-            Grouped("network_proxies", lambda port: [port.network_id] if place_of_port(port) else []),
-            Grouped("place_proxies", lambda port: [place_of_port(port)]),
-            Addresses("taken", _addresses),
+            GroupedIndex("network_proxies", lambda port: [port.network_id] if place_of_port(port) else []),
+            GroupedIndex("place_proxies", lambda port: [place_of_port(port)]),
+            AllocationIndex("taken", _addresses),
             # MACs of unmanaged ports may be duplicates.
-            Unique("macs", lambda port: [] if is_foreign(port) else [port.mac_address]),
-            Unique("called", lambda port: called(port) if called(port) != [port.id] else []),
-            Grouped("probe_ports", offered_at),
-            Grouped("router_interfaces", lambda port: [port.device_id] if _joins(port) else []),
-            Grouped("network_routers", lambda port: [port.network_id] if _joins(port) else [], attrgetter("device_id")),
+            UniqueIndex("macs", lambda port: [] if is_unmanaged(port) else [port.mac_address]),
+            UniqueIndex("called", lambda port: row_names(port) if row_names(port) != [port.id] else []),
+            GroupedIndex("probe_ports", probe_port_keys),
+            GroupedIndex("router_interfaces", lambda port: [port.device_id] if _is_router_interface(port) else []),
+            GroupedIndex(
+                "network_routers",
+                lambda port: [port.network_id] if _is_router_interface(port) else [],
+                attrgetter("device_id"),
+            ),
         ),
         claims=_claims_of_port,
         dependents=dependents.of_port,
     ),
-    Kind.HOST: Declaration(
+    Kind.HOST: KindDeclaration(
         document=Host,
         key=attrgetter("name"),
         indexes=(
-            Unique("host_numbers", lambda host: [host.number]),
-            Unique("host_prefixes", lambda host: (prefix_key(prefix.cidr) for prefix in host.prefixes)),
-            Summed("host_prefix_lengths", _prefix_lengths),
+            UniqueIndex("host_numbers", lambda host: [host.number]),
+            UniqueIndex("host_prefixes", lambda host: (prefix_key(prefix.cidr) for prefix in host.prefixes)),
+            SumIndex("host_prefix_lengths", _prefix_lengths),
         ),
         claims=lambda host: [f"host-number/{host.number}"],
         dependents=dependents.of_host,
     ),
-    Kind.LOAD_BALANCER: Declaration(
+    Kind.LOAD_BALANCER: KindDeclaration(
         document=LoadBalancer,
         indexes=(
-            Grouped("network_vips", _vip_networks),
-            Grouped("vip_projects", _vip_networks, attrgetter("project_id")),
-            Grouped("router_vips", lambda balancer: [balancer.router_id]),
-            Grouped("solicited_vips", _solicited_routers),
-            Unique("near", lambda balancer: [balancer.id] if decides_on_chassis(balancer) else []),
-            Grouped("proxied", lambda balancer: {place for place, _ in _proxy_ports(balancer)}),
-            Unique("proxy_ports", _proxy_ports),
-            Grouped("near_projects", _near_networks, attrgetter("project_id")),
-            Grouped("near_gateways", lambda balancer: [balancer.router_id] if decides_on_chassis(balancer) else []),
-            Grouped("near_members", _near_addresses),
-            Grouped("kept_balancers", lambda balancer: [balancer.id[:KEPT_SHELF]] if balancer.kept else []),
-            Grouped("described_on", lambda balancer: [balancer.described and balancer.described.network_id]),
-            Grouped("watched", _watched_addresses),
-            Grouped("member_blocks", _member_blocks),
-            Grouped("monitored_places", _monitored_places),
-            Grouped("crossing", _crossed_subnets),
-            Unique("pool_owner", lambda balancer: (pool.id for pool in balancer.pools)),
-            Unique("listener_owner", lambda balancer: (listener.id for listener in balancer.listeners)),
-            Unique("monitor_owner", _monitors),
-            Unique("l7policy_owner", _policies),
-            Unique("vip_owner", lambda balancer: [balancer.vip.port_id]),
-            Unique("parting", lambda balancer: [balancer.id] if balancer.parted or balancer.moved else []),
-            Grouped("flavor_users", lambda balancer: [balancer.flavor_id]),
-            Grouped("zone_users", lambda balancer: [balancer.availability_zone]),
-            PROBED,
-            PROBING,
-            Summed("proxy_servers", proxy_servers),
+            GroupedIndex("network_vips", _vip_networks),
+            GroupedIndex("vip_projects", _vip_networks, attrgetter("project_id")),
+            GroupedIndex("router_vips", lambda balancer: [balancer.router_id]),
+            GroupedIndex("solicited_vips", _solicited_routers),
+            UniqueIndex("near", lambda balancer: [balancer.id] if selects_per_chassis(balancer) else []),
+            GroupedIndex("proxied", lambda balancer: {place for place, _ in _proxy_ports(balancer)}),
+            UniqueIndex("proxy_ports", _proxy_ports),
+            GroupedIndex("near_projects", _per_chassis_networks, attrgetter("project_id")),
+            GroupedIndex(
+                "near_gateways", lambda balancer: [balancer.router_id] if selects_per_chassis(balancer) else []
+            ),
+            GroupedIndex("near_members", _locality_addresses),
+            GroupedIndex("kept_balancers", lambda balancer: [balancer.id[:ID_SHELF_LENGTH]] if balancer.kept else []),
+            GroupedIndex("described_on", lambda balancer: [balancer.described and balancer.described.network_id]),
+            GroupedIndex("watched", _monitored_addresses),
+            GroupedIndex("member_blocks", _member_blocks),
+            GroupedIndex("monitored_places", _monitored_places),
+            GroupedIndex("crossing", _crossed_subnets),
+            UniqueIndex("pool_owner", lambda balancer: (pool.id for pool in balancer.pools)),
+            UniqueIndex("listener_owner", lambda balancer: (listener.id for listener in balancer.listeners)),
+            UniqueIndex("monitor_owner", _monitors),
+            UniqueIndex("l7policy_owner", _policies),
+            UniqueIndex("vip_owner", lambda balancer: [balancer.vip.port_id]),
+            UniqueIndex("parting", lambda balancer: [balancer.id] if balancer.parted or balancer.moved else []),
+            GroupedIndex("flavor_users", lambda balancer: [balancer.flavor_id]),
+            GroupedIndex("zone_users", lambda balancer: [balancer.availability_zone]),
+            PLACE_PROBE_RATES,
+            PROJECT_PROBE_RATES,
+            SumIndex("proxy_servers", proxy_servers),
         ),
         claims=_claims_of_load_balancer,
         dependents=dependents.of_load_balancer,
-        touch=touch,
+        touch=update_histories,
     ),
-    Kind.FLOATING_IP: Declaration(
+    Kind.FLOATING_IP: KindDeclaration(
         document=FloatingIP,
         indexes=(
-            Grouped("router_floating_ips", lambda floating_ip: [floating_ip.router_id]),
-            Grouped("port_floating_ips", lambda floating_ip: [floating_ip.port_id]),
+            GroupedIndex("router_floating_ips", lambda floating_ip: [floating_ip.router_id]),
+            GroupedIndex("port_floating_ips", lambda floating_ip: [floating_ip.port_id]),
         ),
         claims=_claims_of_floating_ip,
         dependents=dependents.of_floating_ip,
     ),
-    Kind.LOCAL_IP: Declaration(
+    Kind.LOCAL_IP: KindDeclaration(
         document=LocalIP,
         indexes=(
-            Grouped("network_local_ips", lambda local_ip: [local_ip.network_id]),
-            Grouped("vip_projects", lambda local_ip: [local_ip.network_id], attrgetter("project_id")),
-            Grouped("near_projects", _near_network_of_local_ip, attrgetter("project_id")),
-            Grouped("port_local_ips", lambda local_ip: [local_ip.port_id]),
-            Grouped("replica_local_ips", attrgetter("replicas")),
-            Unique("monitored_local_ips", lambda local_ip: [local_ip.id] if local_ip.health_monitor else []),
-            PROBED,
-            PROBING,
+            GroupedIndex("network_local_ips", lambda local_ip: [local_ip.network_id]),
+            GroupedIndex("vip_projects", lambda local_ip: [local_ip.network_id], attrgetter("project_id")),
+            GroupedIndex("near_projects", _per_chassis_network_of_local_ip, attrgetter("project_id")),
+            GroupedIndex("port_local_ips", lambda local_ip: [local_ip.port_id]),
+            GroupedIndex("replica_local_ips", attrgetter("replicas")),
+            UniqueIndex("monitored_local_ips", lambda local_ip: [local_ip.id] if local_ip.health_monitor else []),
+            PLACE_PROBE_RATES,
+            PROJECT_PROBE_RATES,
         ),
         claims=_claims_of_local_ip,
         dependents=dependents.of_local_ip,
     ),
-    Kind.FLAVOR: Declaration(document=Flavor, claims=lambda flavor: [f"flavor/{flavor.name}"], has_rows=False),
-    Kind.FLAVOR_PROFILE: Declaration(document=FlavorProfile, has_rows=False),
-    Kind.AVAILABILITY_ZONE: Declaration(document=AvailabilityZone, key=attrgetter("name"), has_rows=False),
-    Kind.AVAILABILITY_ZONE_PROFILE: Declaration(document=AvailabilityZoneProfile, has_rows=False),
-    Kind.QUOTA: Declaration(document=Quota, key=attrgetter("project_id"), has_rows=False),
-    Kind.PROJECT: Declaration(document=Project, key=attrgetter("name"), has_rows=False),
-    Kind.CERTIFICATE: Declaration(document=Certificate, key=attrgetter("fingerprint"), has_rows=False),
-    Kind.TRUST_TOKEN: Declaration(document=TrustToken, has_rows=False),
-    Kind.NODE: Declaration(
+    Kind.FLAVOR: KindDeclaration(document=Flavor, claims=lambda flavor: [f"flavor/{flavor.name}"], has_rows=False),
+    Kind.FLAVOR_PROFILE: KindDeclaration(document=FlavorProfile, has_rows=False),
+    Kind.AVAILABILITY_ZONE: KindDeclaration(document=AvailabilityZone, key=attrgetter("name"), has_rows=False),
+    Kind.AVAILABILITY_ZONE_PROFILE: KindDeclaration(document=AvailabilityZoneProfile, has_rows=False),
+    Kind.QUOTA: KindDeclaration(document=Quota, key=attrgetter("project_id"), has_rows=False),
+    Kind.PROJECT: KindDeclaration(document=Project, key=attrgetter("name"), has_rows=False),
+    Kind.CERTIFICATE: KindDeclaration(document=Certificate, key=attrgetter("fingerprint"), has_rows=False),
+    Kind.TRUST_TOKEN: KindDeclaration(document=TrustToken, has_rows=False),
+    Kind.NODE: KindDeclaration(
         document=Node,
         key=attrgetter("name"),
-        indexes=(Unique("node_certificates", lambda node: [each.fingerprint for each in node.certificates]),),
+        indexes=(UniqueIndex("node_certificates", lambda node: [each.fingerprint for each in node.certificates]),),
         has_rows=False,
     ),
-    Kind.NODE_TOKEN: Declaration(document=NodeToken, key=attrgetter("chassis"), has_rows=False),
-    Kind.SILENT_NODE: Declaration(document=SilentNode, key=attrgetter("name"), has_rows=False),
+    Kind.NODE_TOKEN: KindDeclaration(document=NodeToken, key=attrgetter("chassis"), has_rows=False),
+    Kind.UNRESPONSIVE_NODE: KindDeclaration(document=UnresponsiveNode, key=attrgetter("name"), has_rows=False),
 }
 """All kinds except those derived from load balancers (`owner.WITHOUT_DOCUMENTS`)."""
 _KIND_OF: Mapping[type[Aggregate], Kind] = {
     **{declared.document: kind for kind, declared in KINDS.items()},
-    ForeignNetwork: Kind.NETWORK,
-    ForeignRouter: Kind.ROUTER,
-    ForeignPort: Kind.PORT,
-    ForeignFloatingIP: Kind.FLOATING_IP,
+    UnmanagedNetwork: Kind.NETWORK,
+    UnmanagedRouter: Kind.ROUTER,
+    UnmanagedPort: Kind.PORT,
+    UnmanagedFloatingIP: Kind.FLOATING_IP,
 }
 
 
-def _joins(port: Port) -> bool:
+def _is_router_interface(port: Port) -> bool:
     return port.use is PortUse.ROUTER_INTERFACE
 
 

@@ -28,26 +28,26 @@ from fairlead.model.queries.local_datapaths import local_places
 from fairlead.model.registry.changeset import load_documents
 from fairlead.model.snapshot import Aggregate, Snapshot
 
-HOSTS = "/hosts"
+ALL_HOSTS_PLACE = "/hosts"
 """Place of all plain hosts, which know each other; it is no network and no router."""
 
 
 def _places_of_balancer(balancer: LoadBalancer) -> tuple[str, ...]:
     network_id = balancer.vip.network_id
-    return (balancer.router_id,) if balancer.router_id else (network_id, served(network_id))
+    return (balancer.router_id,) if balancer.router_id else (network_id, announced_place(network_id))
 
 
 def _places_of_floating_ip(floating_ip: FloatingIP) -> tuple[str, ...]:
     return (floating_ip.router_id,) if floating_ip.router_id else ()
 
 
-def alone(network_id: str) -> str:
+def network_only_place(network_id: str) -> str:
     """Return the place with the network's own document and nothing on it. It is for chassis that reach a router with a
     gateway on the network, but not the network itself."""
     return f"{network_id}/"
 
 
-def served(network_id: str) -> str:
+def announced_place(network_id: str) -> str:
     """Return the place with the network's own document and the load balancers with VIPs there. It is for hosts that
     announce these VIPs without a port on the network."""
     return f"{network_id}/served"
@@ -60,10 +60,10 @@ def _places_of_port(port: Port) -> tuple[str, ...]:
 
 
 PLACES: Mapping[Kind, Callable[[Any], tuple[str, ...]]] = {
-    Kind.NETWORK: lambda network: (network.id, alone(network.id), served(network.id)),
+    Kind.NETWORK: lambda network: (network.id, network_only_place(network.id), announced_place(network.id)),
     Kind.ROUTER: lambda router: (router.id,),
     Kind.PORT: _places_of_port,
-    Kind.HOST: lambda _: (HOSTS,),
+    Kind.HOST: lambda _: (ALL_HOSTS_PLACE,),
     Kind.LOAD_BALANCER: _places_of_balancer,
     Kind.FLOATING_IP: _places_of_floating_ip,
     Kind.LOCAL_IP: lambda local_ip: (local_ip.network_id,),
@@ -80,7 +80,7 @@ def places_of(snapshot: Snapshot, owner: Owner) -> tuple[str, ...]:
 
 def owners_at(snapshot: Snapshot, place: str) -> Iterator[Owner]:
     """Yield the owners of documents at this place, whether its network or router exists or not."""
-    if place == HOSTS:
+    if place == ALL_HOSTS_PLACE:
         yield from (Owner(Kind.HOST, each) for each in snapshot.hosts)
         return
     network_id, _, part = place.partition("/")
@@ -120,7 +120,9 @@ def joined_places(snapshot: Snapshot, owner: Owner) -> tuple[str, ...]:
 def reached_places(snapshot: Snapshot, chassis: str) -> frozenset[str]:
     """Return the places that a chassis reaches by its own ports;
     a declared host also reaches the announced networks."""
-    announced = {HOSTS, *map(served, snapshot.announced)} if chassis in snapshot.hosts else frozenset()
+    announced = (
+        {ALL_HOSTS_PLACE, *map(announced_place, snapshot.announced)} if chassis in snapshot.hosts else frozenset()
+    )
     return _reached_by_ports(snapshot, chassis) | announced
 
 
@@ -130,7 +132,7 @@ def _reached_by_ports(snapshot: Snapshot, chassis: str) -> frozenset[str]:
         return frozenset()
     near = local_places(snapshot, node.ports) - frozenset(node.ports)
     routers = (snapshot.routers[each] for each in near if each in snapshot.routers)
-    return near | {alone(router.gateway.network_id) for router in routers if router.gateway is not None}
+    return near | {network_only_place(router.gateway.network_id) for router in routers if router.gateway is not None}
 
 
 def own_plugged(snapshot: Snapshot, chassis: Chassis) -> Map[str, str]:
@@ -145,15 +147,15 @@ def slice_of(snapshot: Snapshot, name: str) -> Snapshot:
     An unknown chassis reaches none."""
     chassis = snapshot.chassis.get(name, Chassis(name=name))
     owners = {owner for place in reached_places(snapshot, name) for owner in owners_at(snapshot, place)}
-    documents = ((_found(snapshot, owner), snapshot.generations.get(owner)) for owner in owners)
+    documents = ((_find_document(snapshot, owner), snapshot.generations.get(owner)) for owner in owners)
     facts = Snapshot(
         chassis=Map({name: chassis}),
         plugged=own_plugged(snapshot, chassis),
         covered=Map({place: who for place, who in snapshot.covered.items() if who == name}),
-        proxies=_of_hosts(snapshot) if name in snapshot.hosts else Map(),
+        proxies=_proxies_on_hosts(snapshot) if name in snapshot.hosts else Map(),
         own_addresses=snapshot.own_addresses if name in snapshot.hosts else Map(),
-        down=_of_these(snapshot.down, owners),
-        online=_of_these(snapshot.online, owners),
+        down=_select_owners(snapshot.down, owners),
+        online=_select_owners(snapshot.online, owners),
         abilities=snapshot.abilities,
         agents_probe=snapshot.agents_probe,
         gateway_chassis=snapshot.gateway_chassis,
@@ -162,16 +164,16 @@ def slice_of(snapshot: Snapshot, name: str) -> Snapshot:
     return load_documents(facts, documents, snapshot.revision)
 
 
-def _of_hosts(snapshot: Snapshot) -> Map[str, Proxy]:
+def _proxies_on_hosts(snapshot: Snapshot) -> Map[str, Proxy]:
     """Return the state of proxies on plain hosts, because every host forwards packets to all of them."""
     own = {name: snapshot.proxies[name] for name in snapshot.proxies if place_of_host_proxy(name) is not None}
     return Map(own)
 
 
-def _found(snapshot: Snapshot, owner: Owner) -> Aggregate:
+def _find_document(snapshot: Snapshot, owner: Owner) -> Aggregate:
     found: Aggregate = snapshot.documents(owner.kind)[owner.id]
     return found
 
 
-def _of_these(known: Map[str, frozenset[HealthKey]], owners: Collection[Owner]) -> Map[str, frozenset[HealthKey]]:
+def _select_owners(known: Map[str, frozenset[HealthKey]], owners: Collection[Owner]) -> Map[str, frozenset[HealthKey]]:
     return Map({owner.id: known[owner.id] for owner in owners if owner.id in known})

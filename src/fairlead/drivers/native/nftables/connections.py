@@ -11,7 +11,7 @@ from typing import NamedTuple
 from fairlead.dataplane.flow_slot import PROTOCOLS, flow_slot, source_slot
 from fairlead.drivers.native.netlink import Interrupted, Message, Netlink, attribute, attributes, be32, nested
 from fairlead.drivers.native.nftables.encoding import address
-from fairlead.drivers.native.nftables.ruleset import SECOND, THERE
+from fairlead.drivers.native.nftables.ruleset import OWNER_MARK, SECOND_MARK
 
 GET, _DELETE = 1 << 8 | 1, 1 << 8 | 2
 DESTINATION_TRANSLATED = 1 << 5
@@ -26,14 +26,14 @@ _ANSWERING = {socket.AF_INET: struct.Struct(">8x4s24xH"), socket.AF_INET6: struc
 _TRANSPORTS = {number: transport for transport, number in PROTOCOLS.items()}
 
 
-class Staying(NamedTuple):
+class RetainedSlots(NamedTuple):
     """Slots of a service with own datagrams of this host that continue to another host, the owner or previous owner."""
 
     by_source: bool
     slots: frozenset[int]
 
 
-def forget_asked(netlink: Netlink, family: socket.AddressFamily, ending: Mapping[bytes, Staying]) -> set[bytes]:
+def flush_queried(netlink: Netlink, family: socket.AddressFamily, ending: Mapping[bytes, RetainedSlots]) -> set[bytes]:
     """Delete connections to these services that other hosts were queried about, and own ones to other hosts.
 
     Connections that are translated here stay, even if another program has set the same mark bits. Returns the services
@@ -42,23 +42,23 @@ def forget_asked(netlink: Netlink, family: socket.AddressFamily, ending: Mapping
     found, kept = list[Message](), set[bytes]()
     head = struct.pack(">BBH", family, 0, 0)
     with contextlib.suppress(Interrupted):  # connections change during the dump
-        for _, body in netlink.dump(Message(GET, head + be32(_MARK, SECOND) + be32(_MARK_MASK, SECOND))):
+        for _, body in netlink.dump(Message(GET, head + be32(_MARK, SECOND_MARK) + be32(_MARK_MASK, SECOND_MARK))):
             its = attributes(body[4:])
             key = _key(*FIRST_PACKET[family].unpack_from(body))
             staying = ending.get(key)
             if staying is None or int.from_bytes(its[_STATUS]) & DESTINATION_TRANSLATED:
                 continue
-            if int.from_bytes(its[_MARK]) & THERE and _slot(body, family, staying) in staying.slots:
+            if int.from_bytes(its[_MARK]) & OWNER_MARK and _slot(body, family, staying) in staying.slots:
                 kept.add(key)
             else:
                 found.append(Message(_DELETE, head + _naming(its)))
-    for number in netlink.ask_all(found):
+    for number in netlink.request_all(found):
         if number not in (0, errno.ENOENT):
             raise OSError(number, os.strerror(number))
     return kept
 
 
-def forget_translated(
+def flush_translated(
     netlink: Netlink, family: socket.AddressFamily, ending: Mapping[bytes, Set[tuple[bytes, int]]]
 ) -> int:
     """Delete connections to these services that are translated here to one of these members (address and port).
@@ -78,13 +78,13 @@ def forget_translated(
             is_translated = int.from_bytes(its[_STATUS]) & translated
             if is_translated and _ANSWERING[family].unpack_from(its[_ANSWER]) in members:
                 found.append(Message(_DELETE, head + _naming(its)))
-    for number in netlink.ask_all(found):
+    for number in netlink.request_all(found):
         if number not in (0, errno.ENOENT):
             raise OSError(number, os.strerror(number))
     return len(found)
 
 
-def _slot(body: bytes, family: socket.AddressFamily, staying: Staying) -> int | None:
+def _slot(body: bytes, family: socket.AddressFamily, staying: RetainedSlots) -> int | None:
     """Return the slot of a connection; None if no slots are needed, which saves computing the hash."""
     if not staying.slots:
         return None

@@ -15,74 +15,74 @@ from pathlib import Path
 from typing import TypeAlias
 
 from fairlead.dataplane.flow_slot import PROTOCOLS
-from fairlead.drivers.native.netlink import Interrupted, Message, Netlink, attribute, attributes, steadily
+from fairlead.drivers.native.netlink import Interrupted, Message, Netlink, attribute, attributes, retry_interrupted
 from fairlead.drivers.native.nftables.connections import DESTINATION_TRANSLATED, FIRST_PACKET, GET
-from fairlead.drivers.native.nftables.elements import Changes, Shape, flushed, read_counters, read_elements
+from fairlead.drivers.native.nftables.elements import ElementChanges, Shape, flushed, read_counters, read_elements
 from fairlead.drivers.native.nftables.encoding import address, word
-from fairlead.drivers.native.nftables.ruleset import FAMILIES, SINCE, Family
-from fairlead.drivers.native.prerequisites import Ground
-from fairlead.model.queries.counter_samples import Count, Reading, Readings
-from fairlead.model.queries.statistics import Announced, CountedService
+from fairlead.drivers.native.nftables.ruleset import COUNTING_PERIOD, FAMILIES, NftFamily
+from fairlead.drivers.native.prerequisites import Prerequisites
+from fairlead.model.queries.counter_samples import CounterSample, CounterSamples, CounterValue
+from fairlead.model.queries.statistics import AnnouncedPlace, CountedService
 
 _TRANSPORTS = {number: transport for transport, number in PROTOCOLS.items()}
 _TRACKED = Path("/proc/sys/net/netfilter/nf_conntrack_count")
 _STATUS, _PROTOCOL, _STATUS_MASK = 3, 4, 26
 _TCP, _STATE = 1, 1
-LIVE = frozenset({3, 4, 5})
+OPEN_TCP_STATES = frozenset({3, 4, 5})
 """TCP states of established connections that are not closed by both ends: ESTABLISHED, FIN_WAIT, CLOSE_WAIT. Entries of
 other protocols count until they expire."""
 IsOurs: TypeAlias = Callable[[CountedService], bool]
 
 
-class Counters:
+class KernelCounters:
     """Counters of a host. It shares nothing with the driver's writes, so neither waits for the other."""
 
     def __init__(self, table: str, boot: str, most_connections: int) -> None:
-        """`boot` is the id of this boot. Connections are not counted if more than `most_connections` are tracked."""
+        """`boot` is the id of this boot. Connections are not counted if more than `max_connections` are tracked."""
         self._table = table
         self._boot = boot
-        self._most = most_connections
-        self._ground: Ground | None = None
+        self._max_connections = most_connections
+        self._prerequisites: Prerequisites | None = None
 
     def close(self) -> None:
-        ground, self._ground = self._ground, None
+        ground, self._prerequisites = self._prerequisites, None
         if ground is not None:
             ground.close()
 
-    def read(self, is_ours: IsOurs) -> Readings:
+    def read(self, is_ours: IsOurs) -> CounterSamples:
         """Read the counters of services that are `ours`, and remove all others. Empty without a table.
 
         Raises DriverError and OSError.
         """
-        ground = self._ground = self._ground or Ground(self._table)
+        ground = self._prerequisites = self._prerequisites or Prerequisites(self._table)
         try:
-            return steadily(lambda: self._read(ground, is_ours))
+            return retry_interrupted(lambda: self._read(ground, is_ours))
         except OSError as error:
             if error.errno == errno.ENOENT:  # the table does not exist yet, or was just deleted
                 return {}
             raise
 
-    def _read(self, ground: Ground, is_ours: IsOurs) -> Readings:
-        since = _since(ground, self._boot)
-        counts: dict[CountedService, dict[str, Count]] = {}
-        strays = Changes(self._table)
+    def _read(self, ground: Prerequisites, is_ours: IsOurs) -> CounterSamples:
+        since = _counting_period(ground, self._boot)
+        counts: dict[CountedService, dict[str, CounterValue]] = {}
+        strays = ElementChanges(self._table)
         for family in FAMILIES.values():
-            for shape in family.counting:
+            for shape in family.counter_sets:
                 for key, figures in read_counters(ground.netlink, self._table, shape).items():
                     service, name = _meaning(family, shape, key)
                     if figures is not None and service is not None and is_ours(service):
                         value = figures[shape == family.counted]
-                        counts.setdefault(service, {})[name] = Count(value=value, cookie=since, created=0.0)
+                        counts.setdefault(service, {})[name] = CounterValue(value=value, cookie=since, created=0.0)
                     else:
                         strays.remove(shape, [key])
         with contextlib.suppress(OSError):  # the next read retries it
             ground.transact(strays)
         active = self._active(ground.netlink, is_ours)
-        return {each: Reading(counts=counts.get(each, {}), active=active[each]) for each in {*counts, *active}}
+        return {each: CounterSample(counts=counts.get(each, {}), active=active[each]) for each in {*counts, *active}}
 
     def _active(self, netlink: Netlink, is_ours: IsOurs) -> Counter[CountedService]:
         found: Counter[CountedService] = Counter()
-        if int(_TRACKED.read_text()) > self._most:
+        if int(_TRACKED.read_text()) > self._max_connections:
             return found
         keys = Counter(key for family in FIRST_PACKET for key in _open(netlink, family))
         for (to, number, port), count in keys.items():
@@ -92,26 +92,26 @@ class Counters:
         return found
 
 
-def _since(ground: Ground, boot: str) -> int:
+def _counting_period(ground: Prerequisites, boot: str) -> int:
     """Return an id of the period of counting.
 
     A table that was saved and restored, perhaps in another boot, has the counters of the time when it was saved, so
     they are reset.
     """
-    said = read_elements(ground.netlink, ground.table, SINCE)
+    said = read_elements(ground.netlink, ground.table, COUNTING_PERIOD)
     where, _, number = said.get(word(0), b"").decode().rpartition(" ")
     here = f"{boot} {ground.handle().hex()}"
     if where == here:
         return int(number, 16)
-    begun, changes = secrets.randbits(63), Changes(ground.table)
-    changes.remove(SINCE, said)
-    changes.add(SINCE, {word(0): f"{here} {begun:x}".encode()})
-    olds = [shape for family in FAMILIES.values() for shape in family.counting] if said else []
+    begun, changes = secrets.randbits(63), ElementChanges(ground.table)
+    changes.remove(COUNTING_PERIOD, said)
+    changes.add(COUNTING_PERIOD, {word(0): f"{here} {begun:x}".encode()})
+    olds = [shape for family in FAMILIES.values() for shape in family.counter_sets] if said else []
     ground.netlink.transact([*(flushed(ground.table, shape) for shape in olds), *changes.messages()])
     return begun
 
 
-def _meaning(family: Family, shape: Shape, key: bytes) -> tuple[CountedService | None, str]:
+def _meaning(family: NftFamily, shape: Shape, key: bytes) -> tuple[CountedService | None, str]:
     """Return the service and the metric of a counter; None for an unknown protocol."""
     size = 4 if family.version == 4 else 16
     if shape == family.counted:
@@ -123,7 +123,7 @@ def _meaning(family: Family, shape: Shape, key: bytes) -> tuple[CountedService |
 
 
 def _service(to: bytes, number: int, port: int) -> CountedService:
-    return CountedService(place=Announced(), transport=_TRANSPORTS[number], address=address(to), port=port)
+    return CountedService(place=AnnouncedPlace(), transport=_TRANSPORTS[number], address=address(to), port=port)
 
 
 def _open(netlink: Netlink, family: socket.AddressFamily) -> Iterator[tuple[bytes, int, int]]:
@@ -133,7 +133,7 @@ def _open(netlink: Netlink, family: socket.AddressFamily) -> Iterator[tuple[byte
     with contextlib.suppress(Interrupted):  # connections change during the dump
         for _, body in netlink.dump(Message(GET, asked)):
             to, number, port = FIRST_PACKET[family].unpack_from(body)
-            if number in _TRANSPORTS and (number != socket.IPPROTO_TCP or _state(body) in LIVE):
+            if number in _TRANSPORTS and (number != socket.IPPROTO_TCP or _state(body) in OPEN_TCP_STATES):
                 yield to, number, port
 
 

@@ -10,14 +10,14 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from fairlead.drivers.native.netlink import (
-    LARGEST,
+    MAX_ATTRIBUTE_BYTES,
     REQUEST,
     Message,
     Netlink,
-    absent,
     attribute,
     attributes,
     each_attribute,
+    ignore_absent,
     nested,
     nftables,
     text,
@@ -96,7 +96,7 @@ def _range(key: bytes) -> bytes:
     return nested(_ELEMENT, nested(_KEY, first), nested(_KEY_END, last))
 
 
-class Changes:
+class ElementChanges:
     """Changes of a table's elements in one transaction. Deletes precede inserts."""
 
     def __init__(self, table: str) -> None:
@@ -142,7 +142,7 @@ class Changes:
 
     def _parts(self, kind: int, shape: Shape, elements: Sequence[bytes], flags: int) -> Iterator[Message]:
         where = text(_TABLE, self._table), text(_SET, shape.name)
-        many = max(1, LARGEST // max(map(len, elements)))
+        many = max(1, MAX_ATTRIBUTE_BYTES // max(map(len, elements)))
         for first in range(0, len(elements), many):
             listed = nested(_ELEMENTS, *elements[first : first + many])
             yield nftables(kind, *where, listed, flags=flags | REQUEST)
@@ -164,7 +164,7 @@ def read_elements(netlink: Netlink, table: str, shape: Shape) -> dict[bytes, byt
 def read_shape(netlink: Netlink, table: str, shape: Shape) -> Shape | None:
     """Return the sizes of keys and values in the kernel's set; None if it does not exist. Raises OSError."""
     found: Mapping[int, bytes] = {}
-    with absent():
+    with ignore_absent():
         found = attributes(netlink.find(nftables(_GET_SET, text(_TABLE, table), text(_SET, shape.name)))[4:])
     if not found:
         return None

@@ -8,15 +8,15 @@ from ipaddress import IPv4Network, IPv6Network, ip_address
 from typing import NamedTuple, TypeAlias
 
 from fairlead.dataplane.flow_slot import PROTOCOLS
-from fairlead.dataplane.native import Here, NativeRow, Own, Service, Target, There, Vip
+from fairlead.dataplane.native import LocalMember, LocalMemberAddress, NativeRow, OtherHost, Service, Target, Vip
 from fairlead.drivers.native.nftables.elements import Elements, Shape
-from fairlead.drivers.native.nftables.ruleset import BEFORE, FAMILIES, OWNERS, SECOND, THERE
+from fairlead.drivers.native.nftables.ruleset import FAMILIES, OWNER_MARK, OWNERS, PREVIOUS_OWNERS, SECOND_MARK
 from fairlead.model.documents.addresses import IPAddress, IPNetwork
 from fairlead.model.documents.loadbalancer import Transport
 
 Clients: TypeAlias = tuple[IPNetwork, ...]
 ByShape: TypeAlias = dict[Shape, dict[bytes, bytes]]
-NOBODY = 0
+NO_NUMBER = 0
 """Number for a missing slot table, target list or client list."""
 _MOST = 1 << 20
 """Upper bound of valid numbers: there are never that many services."""
@@ -32,7 +32,7 @@ def vip_elements(row: Vip, owner: str) -> ByShape:
     return {FAMILIES[row.address.version].vips: {row.address.packed: owner.encode()}}
 
 
-def own_elements(row: Own, owner: str) -> ByShape:
+def own_elements(row: LocalMemberAddress, owner: str) -> ByShape:
     return {FAMILIES[row.address.version].own: {row.address.packed: owner.encode()}}
 
 
@@ -45,31 +45,31 @@ def connection_key(vip: IPAddress, transport: Transport, port: int) -> bytes:
     return vip.packed + struct.pack(">B3xHxx", PROTOCOLS[transport], port)
 
 
-def asked_key(key: bytes) -> bytes:
+def queried_key(key: bytes) -> bytes:
     """Key of a service as rules record it, with the protocol in one byte."""
     return key[:-8] + bytes([int.from_bytes(key[-8:-4], _ORDER), 0, 0, 0]) + key[-4:]
 
 
-class Served(NamedTuple):
+class TargetList(NamedTuple):
     """Targets of a service, shared by all ports of a pool, at all VIPs of one IP version."""
 
     targets: tuple[bytes, ...]
     """Element value of each target."""
-    before: tuple[tuple[int, int], ...]
-    """As in `Service`."""
+    previous_owners: tuple[tuple[int, int], ...]
+    """As in `OpenStackService`."""
 
 
 class Numbers(NamedTuple):
     """Numbers of the shared parts of a service."""
 
     slots: int
-    served: int
+    targets: int
     clients: int
 
 
 def target_value(target: Target) -> bytes:
-    if isinstance(target, There):
-        return word(THERE + target.host)
+    if isinstance(target, OtherHost):
+        return word(OWNER_MARK + target.host)
     return target.address.packed + struct.pack(">Hxx", target.port)
 
 
@@ -77,7 +77,7 @@ def service_elements(row: Service, numbers: Numbers) -> ByShape:
     family, key = FAMILIES[row.vip.version], service_key(row)
     found: ByShape = {family.service: {key: word(numbers.slots)}}
     if row.targets:
-        found[family.served] = {key: word(numbers.served)}
+        found[family.served] = {key: word(numbers.targets)}
     if row.by_source:
         found[family.sourced] = {key: b""}
     if row.clients is not None:
@@ -89,13 +89,13 @@ _OF_VALUES = {4: OWNERS, 8: FAMILIES[4].member, 20: FAMILIES[6].member}
 """Shapes by the length of their values."""
 
 
-def served_elements(number: int, served: Served | None) -> ByShape:
-    found: ByShape = {shape: {} for shape in (*_OF_VALUES.values(), BEFORE)}
+def target_elements(number: int, served: TargetList | None) -> ByShape:
+    found: ByShape = {shape: {} for shape in (*_OF_VALUES.values(), PREVIOUS_OWNERS)}
     if served is not None:
         head = word(number)
         for place, value in enumerate(served.targets):
             found[_OF_VALUES[len(value)]][head + word(place)] = value
-        found[BEFORE] = {head + word(slot): word(SECOND + host) for slot, host in served.before}
+        found[PREVIOUS_OWNERS] = {head + word(slot): word(SECOND_MARK + host) for slot, host in served.previous_owners}
     return found
 
 
@@ -106,7 +106,7 @@ def hairpins(rows: Iterable[NativeRow]) -> ByShape:
         if isinstance(row, Service):
             shape = FAMILIES[row.vip.version].hairpin
             for target in row.targets:
-                if isinstance(target, Here):
+                if isinstance(target, LocalMember):
                     its = target.address.packed
                     found.setdefault(shape, {})[row.vip.packed + its + its] = b""
     return found
@@ -155,14 +155,14 @@ def _network(first: bytes, last: bytes) -> IPNetwork:
     return IPv4Network((first, bits)) if len(first) == 4 else IPv6Network((first, bits))
 
 
-class Serving(NamedTuple):
+class DecodedTargets(NamedTuple):
     """Targets as in rows, and as in the kernel."""
 
     targets: tuple[Target, ...]
-    served: Served
+    target_list: TargetList
 
 
-def read_served(tables: Mapping[Shape, Elements]) -> dict[int, Serving]:
+def read_targets(tables: Mapping[Shape, Elements]) -> dict[int, DecodedTargets]:
     """Return the complete target lists."""
     values: dict[int, dict[int, bytes]] = {}
     read = struct.Struct("=II")
@@ -171,32 +171,32 @@ def read_served(tables: Mapping[Shape, Elements]) -> dict[int, Serving]:
             number, place = read.unpack(key)
             values.setdefault(number, {})[place] = data
     before: dict[int, list[tuple[int, int]]] = {}
-    for key, data in tables[BEFORE].items():
+    for key, data in tables[PREVIOUS_OWNERS].items():
         number, slot = read.unpack(key)
-        before.setdefault(number, []).append((slot, int.from_bytes(data, _ORDER) - SECOND))
-    found: dict[int, Serving] = {}
+        before.setdefault(number, []).append((slot, int.from_bytes(data, _ORDER) - SECOND_MARK))
+    found: dict[int, DecodedTargets] = {}
     for number, its in values.items():
         if number <= _MOST and max(its) < len(its):
             listed = tuple(its[place] for place in range(len(its)))
-            served = Served(listed, tuple(sorted(before.get(number, ()))))
-            found[number] = Serving(tuple(map(_target, listed)), served)
+            served = TargetList(listed, tuple(sorted(before.get(number, ()))))
+            found[number] = DecodedTargets(tuple(map(_target, listed)), served)
     return found
 
 
 @lru_cache(maxsize=16384)
 def _target(value: bytes) -> Target:
     if len(value) == 4:
-        return There(host=int.from_bytes(value, _ORDER) - THERE)
-    return Here(address=address(value[:-4]), port=int.from_bytes(value[-4:-2]))
+        return OtherHost(host=int.from_bytes(value, _ORDER) - OWNER_MARK)
+    return LocalMember(address=address(value[:-4]), port=int.from_bytes(value[-4:-2]))
 
 
-_NOBODY_SERVES = Serving((), Served((), ()))
+_NO_TARGETS = DecodedTargets((), TargetList((), ()))
 
 
 def read_services(
     tables: Mapping[Shape, Elements],
     patterns: Mapping[int, bytes],
-    serving: Mapping[int, Serving],
+    serving: Mapping[int, DecodedTargets],
     lists: Mapping[int, Clients],
 ) -> Iterator[tuple[Service, Numbers]]:
     """Yield the complete services."""
@@ -205,8 +205,8 @@ def read_services(
         size = 4 if family.version == 4 else 16
         for key, data in tables[family.service].items():
             number, served = (int.from_bytes(each, _ORDER) for each in (data, tables[family.served].get(key, b"")))
-            slots = patterns.get(number) if number != NOBODY else b""
-            its = serving.get(served) if served != NOBODY else _NOBODY_SERVES
+            slots = patterns.get(number) if number != NO_NUMBER else b""
+            its = serving.get(served) if served != NO_NUMBER else _NO_TARGETS
             limited = tables[family.limited].get(key)
             transport = transports.get(int.from_bytes(key[size : size + 4], _ORDER))
             if transport is None or slots is None or its is None or number > _MOST:
@@ -221,10 +221,10 @@ def read_services(
                 by_source=key in tables[family.sourced],
                 slots=slots,
                 targets=its.targets,
-                before=its.served.before,
+                previous_owners=its.target_list.previous_owners,
                 clients=None if listed is None else lists.get(listed, ()),
             )
-            yield row, Numbers(number, served, listed or NOBODY)
+            yield row, Numbers(number, served, listed or NO_NUMBER)
 
 
 @lru_cache(maxsize=16384)

@@ -79,16 +79,16 @@ from fairlead.drivers.native.nftables.elements import Shape
 TUNNELS = "fl-table", "fl-second", "fl-back"
 """Tunnel devices: to the owner of a slot by the table; to its previous owner, which may know the connection; and back
 from there if it does not."""
-THERE, SECOND, BACK = 0x1000, 0x2000, 0x3000
+OWNER_MARK, SECOND_MARK, BACK_MARK = 0x1000, 0x2000, 0x3000
 """Mark bases, added to the host's number, for packets forwarded through each of these devices."""
-KINDS = 0x3000
+FORWARDED_MASK = 0x3000
 """Bits that are zero in the mark of a packet that is not forwarded. All other bits belong to other programs then."""
 MARK_BITS = 0x3FFF
 """Bits that are managed in the mark of a forwarded packet."""
 _PROTOCOLS = {name.value: number for name, number in PROTOCOLS.items()}
 
 
-class Family:
+class NftFamily:
     """Sets and maps of one IP version."""
 
     def __init__(self, version: int) -> None:
@@ -106,7 +106,7 @@ class Family:
         self.counted = Shape(name=f"counted{version}", key=size + 12)
         self.opened = Shape(name=f"opened{version}", key=size + 8)
         self.refused = Shape(name=f"refused{version}", key=size + 8)
-        self.asked = Shape(name=f"asked{version}", key=size + 8)
+        self.queried = Shape(name=f"asked{version}", key=size + 8)
         """Services with connections that other hosts were queried about."""
 
     @property
@@ -116,26 +116,32 @@ class Family:
         return (*its, self.member, self.hairpin)
 
     @property
-    def counting(self) -> tuple[Shape, ...]:
+    def counter_sets(self) -> tuple[Shape, ...]:
         """Counter sets: packets and bytes by direction and service; opened connections; rejected attempts."""
         return self.counted, self.opened, self.refused
 
 
-FAMILIES = {version: Family(version) for version in (4, 6)}
+FAMILIES = {version: NftFamily(version) for version in (4, 6)}
 PATTERNS = Shape(name="pattern", key=8, data=4)
 OWNERS = Shape(name="owner", key=8, data=4)
-BEFORE = Shape(name="before", key=8, data=4)
-WAYS = Shape(name="ways", key=4, commented=True)
+PREVIOUS_OWNERS = Shape(name="before", key=8, data=4)
+TUNNEL_OWNERS = Shape(name="ways", key=4, commented=True)
 """Number of a host -> owner of its route."""
-ABOUT = Shape(name="about", key=4, commented=True)
-SINCE = Shape(name="since", key=4, commented=True)
+TABLE_DIGESTS = Shape(name="about", key=4, commented=True)
+COUNTING_PERIOD = Shape(name="since", key=4, commented=True)
 """Id of the counting period, in the format of `counters.py`."""
-MOST_COUNTED = 65_536
+MAX_COUNTED = 65_536
 """Maximum elements of one set. Services without an element in a full set are not counted."""
 CLOSED = Shape(name="closed", key=8)
 """Tunnel ports that this host rejects, as if it had no tunnels: all of them in a new table, until rows are applied."""
-NOTED = tuple(family.asked for family in FAMILIES.values())
-SHAPES = (PATTERNS, OWNERS, BEFORE, WAYS, *(shape for family in FAMILIES.values() for shape in family.shapes))
+QUERIED_SETS = tuple(family.queried for family in FAMILIES.values())
+SHAPES = (
+    PATTERNS,
+    OWNERS,
+    PREVIOUS_OWNERS,
+    TUNNEL_OWNERS,
+    *(shape for family in FAMILIES.values() for shape in family.shapes),
+)
 
 
 _SHARED = Template("""\
@@ -412,7 +418,7 @@ _FAMILY = Template("""
 
 def ruleset(table: str, flags: str = "") -> str:
     """Text for nft: rules are replaced in one transaction, contents of sets and maps stay."""
-    said = f'add element inet {table} about {{ 0 comment "{about()}" }}'
+    said = f'add element inet {table} about {{ 0 comment "{compute_digests()}" }}'
     parts = (
         f"table inet {table} {{ {flags} }}",
         f"flush table inet {table}",
@@ -429,7 +435,7 @@ def closing(table: str) -> str:
     return f"add element inet {table} closed {{ {', '.join(f'udp . {port}' for port in TUNNEL_PORTS)} }}\n"
 
 
-def about() -> str:
+def compute_digests() -> str:
     """Digests of the rules, and of the layout of sets and hooks, which nft cannot change.
 
     An agent compares them to decide whether the table is current, and whether only rules differ.
@@ -451,24 +457,24 @@ def rules() -> str:
     words = {
         "tunnels": ", ".join(f'"{name}"' for name in TUNNELS),
         "table": TUNNELS[0],
-        "there": f"{THERE:#x}",
-        "kinds": f"{KINDS:#x}",
-        "theirs": f"{0xFFFFFFFF & ~KINDS:#x}",
+        "there": f"{OWNER_MARK:#x}",
+        "kinds": f"{FORWARDED_MASK:#x}",
+        "theirs": f"{0xFFFFFFFF & ~FORWARDED_MASK:#x}",
         "ports": f"{min(TUNNEL_PORTS)}-{max(TUNNEL_PORTS)}",
         "unled": f"{0xFFFFFFFF & ~MARK_BITS:#x}",
-        "plainly": f"meta mark & {KINDS:#x} == 0",
+        "plainly": f"meta mark & {FORWARDED_MASK:#x} == 0",
         "answers": f'iifname != "lo" meta l4proto {{ {names} }} fib daddr type != local',
         "second": TUNNELS[1],
         "back": TUNNELS[2],
         "led": f'iifname {{ "{TUNNELS[0]}", "{TUNNELS[2]}" }}',
-        "to_second": f"{SECOND:#x}",
+        "to_second": f"{SECOND_MARK:#x}",
         "protocols": names,
         "datagrams": ", ".join(name for name in _PROTOCOLS if name != "tcp"),
         "protocol": "meta l4proto map @protocols",
         "number": "meta priority . meta mark",
         "numbers": numbers,
         "hash": f"mod 256 seed {SEED:#x}",
-        "most": str(MOST_COUNTED),
+        "most": str(MAX_COUNTED),
     }
     four = {
         "v": "4",

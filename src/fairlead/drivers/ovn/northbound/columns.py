@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, TypeAlias, cast
 
-from fairlead.dataplane.ovn import Displaced, Element, Exclusive, VirtualService, pairs
-from fairlead.dataplane.ovn_tables import SHARED_OF, TABLE_OF, TABLES, Form, Shared, Table
+from fairlead.dataplane.ovn import Element, Exclusive, StockRows, VirtualService, pairs
+from fairlead.dataplane.ovn_tables import SHARED_OF, TABLE_OF, TABLES, Form, ManagedTable, SharedElement
 from fairlead.dataplane.rows import Key
-from fairlead.drivers.ovn.northbound.marks import decode_group_name, join_text, split_text
+from fairlead.drivers.ovn.northbound.marks import decode_group_name, join_mark, split_mark
 from fairlead.drivers.ovsdb.values import (
     Json,
     decode_map,
@@ -66,10 +66,10 @@ def _encode_services(services: tuple[VirtualService, ...]) -> Json:
     return encode_map({service.vip: ",".join(service.backends) for service in services})
 
 
-def _decode_displaced(text: str) -> Displaced | None:
+def _decode_displaced(text: str) -> StockRows | None:
     """Decode; None also for a malformed text, which is then repaired."""
-    parts = split_text(text)
-    return Displaced(*parts) if len(parts) == 2 else None
+    parts = split_mark(text)
+    return StockRows(*parts) if len(parts) == 2 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class _Codec:
 _CODECS: Mapping[Form, _Codec] = {
     Form.TEXT: _Codec(),
     Form.TITLE: _Codec(),
-    Form.DISPLACED: _Codec(lambda displaced: join_text(displaced) if displaced else "", _decode_displaced),
+    Form.STOCK_ROWS: _Codec(lambda displaced: join_mark(displaced) if displaced else "", _decode_displaced),
     Form.NUMBER: _Codec(absent=0),
     Form.TEXT_OR_NONE: _Codec(
         lambda text: encode_optional(text or None), lambda value: decode_optional(value) or "", _EMPTY_SET
@@ -110,7 +110,7 @@ _CODECS: Mapping[Form, _Codec] = {
 _Coded: TypeAlias = tuple[str, str, _Codec]
 
 
-def _coded(table: Table, *, read: bool) -> tuple[_Coded, ...]:
+def _coded(table: ManagedTable, *, read: bool) -> tuple[_Coded, ...]:
     columns = (column for column in table.columns if column.read or not read)
     return tuple((column.name, column.field or column.name, _CODECS[column.form]) for column in columns)
 
@@ -133,8 +133,8 @@ def decode_row(key: Key, columns: Columns, holder: str) -> Exclusive:
     """Decode the row of this key. `holder` is the name of its parent row. A missing column has its default."""
     table = TABLES[key[0]]
     values = {field: codec.decode(columns.get(name, codec.absent)) for name, field, codec in _READ[table.name]}
-    if table.holder is not None:
-        values[table.holder.field] = holder
+    if table.parent is not None:
+        values[table.parent.field] = holder
     if table.named_by_key:
         values["name"] = key[1]
     return cast(Exclusive, table.row(**values))
@@ -150,20 +150,20 @@ def patch_columns(columns: Columns, difference: Columns) -> dict[str, Json]:
 
 def holder_of(row: Exclusive) -> tuple[tuple[str, str], str] | None:
     """Return the parent row and column of a row; None for a root row. The name may be unknown."""
-    held = TABLE_OF[type(row)].holder
+    held = TABLE_OF[type(row)].parent
     return None if held is None else ((held.table, getattr(row, held.field)), held.column)
 
 
 def with_holder(row: Exclusive, name: Callable[[], str]) -> Exclusive:
     """Return the row with its parent's name, which is requested only for rows with a parent."""
-    held = TABLE_OF[type(row)].holder
+    held = TABLE_OF[type(row)].parent
     if held is None:
         return row
     held_by: Mapping[str, Any] = {held.field: name()}
     return replace(row, **held_by)
 
 
-def place_of(row: Element) -> tuple[Shared, tuple[str, str]]:
+def place_of(row: Element) -> tuple[SharedElement, tuple[str, str]]:
     """Return the shared column that an element belongs to, and the row with that column."""
     shared = SHARED_OF[type(row)]
     return shared, (shared.table, getattr(row, shared.holder))

@@ -7,22 +7,22 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from fairlead.dataplane.ovn import Element, Exclusive, OvnRow
-from fairlead.dataplane.ovn_tables import Shared
+from fairlead.dataplane.ovn_tables import SharedElement
 from fairlead.dataplane.rows import Key
 from fairlead.drivers.ovn.northbound.columns import encode_columns, holder_of, place_of
 from fairlead.drivers.ovsdb.values import Json
 from fairlead.model.documents.sanitize import shorten
 
-LONGEST_VALUE = 60
-LONGEST_NAME = 100
-MOST_TOLD = 3
+MAX_VALUE_LENGTH = 60
+MAX_NAME_LENGTH = 100
+MAX_DESCRIBED = 3
 """Maximum changes of one owner in one description; the others are counted."""
-WHOLE = "row"
+WHOLE_ROW = "row"
 """Pseudo column for a row that was created or deleted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ForeignChange:
+class Drift:
     table: str
     name: str
     column: str
@@ -31,19 +31,19 @@ class ForeignChange:
     """"" for a missing value."""
 
     def __str__(self) -> str:
-        words = f"{self.table} {shorten(self.name, LONGEST_NAME)}"
-        if self.column == WHOLE:
+        words = f"{self.table} {shorten(self.name, MAX_NAME_LENGTH)}"
+        if self.column == WHOLE_ROW:
             return f"{words} was {'deleted' if self.before else 'made'}"
-        before, after = (shorten(text, LONGEST_VALUE) or "nothing" for text in (self.before, self.after))
+        before, after = (shorten(text, MAX_VALUE_LENGTH) or "nothing" for text in (self.before, self.after))
         return f"{words}: {self.column} was {before}, is {after}"
 
 
-def describe_all(changes: Sequence[ForeignChange]) -> str:
-    told = "; ".join(map(str, changes[:MOST_TOLD]))
-    return f"{told}; and {len(changes) - MOST_TOLD} more" if len(changes) > MOST_TOLD else told
+def describe_drift(changes: Sequence[Drift]) -> str:
+    told = "; ".join(map(str, changes[:MAX_DESCRIBED]))
+    return f"{told}; and {len(changes) - MAX_DESCRIBED} more" if len(changes) > MAX_DESCRIBED else told
 
 
-def foreign_changes(key: Key, before: OvnRow | None, after: OvnRow | None) -> Iterator[ForeignChange]:
+def find_drift(key: Key, before: OvnRow | None, after: OvnRow | None) -> Iterator[Drift]:
     """Yield a change for each column that differs."""
     row = after or before
     if row is None:
@@ -51,21 +51,21 @@ def foreign_changes(key: Key, before: OvnRow | None, after: OvnRow | None) -> It
     if isinstance(row, Element):
         shared, (table, name) = place_of(row)
         texts = {"before": _element(shared, before), "after": _element(shared, after)}
-        yield ForeignChange(table=table, name=name, column=shared.column, **texts)
+        yield Drift(table=table, name=name, column=shared.column, **texts)
         return
     table, name = key[0], " ".join(key[1:])
     if not isinstance(before, Exclusive) or not isinstance(after, Exclusive):
-        texts = {"before": WHOLE if before else "", "after": WHOLE if after else ""}
-        yield ForeignChange(table=table, name=name, column=WHOLE, **texts)
+        texts = {"before": WHOLE_ROW if before else "", "after": WHOLE_ROW if after else ""}
+        yield Drift(table=table, name=name, column=WHOLE_ROW, **texts)
         return
     old, new = _columns(before), _columns(after)
     for column in sorted(old.keys() & new.keys()):
         if old[column] != new[column]:
             was, now = _difference(old[column], new[column])
-            yield ForeignChange(table=table, name=name, column=column, before=was, after=now)
+            yield Drift(table=table, name=name, column=column, before=was, after=now)
 
 
-def _element(shared: Shared, row: OvnRow | None) -> str:
+def _element(shared: SharedElement, row: OvnRow | None) -> str:
     if row is None:
         return ""
     element: str = getattr(row, shared.element)

@@ -24,38 +24,38 @@ from fairlead.dataplane.ovn import (
 )
 from fairlead.dataplane.rows import NO_ROWS, Diff, Key, Rows
 from fairlead.drivers.interface import DriverError, MissingReference, Standby, Unavailable, Unreachable
-from fairlead.drivers.ovn.northbound.drift import ForeignChange, describe_all
+from fairlead.drivers.ovn.northbound.drift import Drift, describe_drift
 from fairlead.drivers.ovn.northbound.encoder import Encoder, Transaction
 from fairlead.drivers.ovn.northbound.marks import Mark, read_abilities
 from fairlead.drivers.ovn.northbound.replica import Replica, Tables
 from fairlead.drivers.ovn.northbound.stock import find_places
 from fairlead.drivers.ovsdb.client import (
-    Changes,
     Client,
-    Connected,
-    Contents,
-    Described,
-    Disconnected,
+    ConnectionClosed,
+    ConnectionSynced,
+    ContentChanges,
     Event,
+    FullContents,
     LockAcquired,
     LockLost,
+    SchemaReceived,
     Settings,
     Timing,
     Tls,
 )
 from fairlead.drivers.ovsdb.errors import ConnectionLost, NotConnected, RequestError, TransactionError
-from fairlead.drivers.ovsdb.large import in_parts
+from fairlead.drivers.ovsdb.large import split_rows
 from fairlead.drivers.ovsdb.protocol import assert_lock
 from fairlead.drivers.ovsdb.remotes import Remote
 from fairlead.drivers.ovsdb.values import Json
 from fairlead.model.documents.owner import Owner, creation_order
-from fairlead.model.queries.domain import Places
-from fairlead.runtime.cooperative import in_steps
+from fairlead.model.queries.domain import AttachedObjects
+from fairlead.runtime.cooperative import run_in_steps
 from fairlead.runtime.steps import Steps
 
 LOG = logging.getLogger(__name__)
 DATABASE = "OVN_Northbound"
-PART = 50
+ROWS_PER_STEP = 50
 """Rows that the replica processes per step."""
 
 
@@ -98,15 +98,15 @@ class OvnDriver:
         self._mark = Mark(settings.mark)
         self._lock = settings.lock or self._mark.default_lock
         self._timeout = settings.timeout
-        self._on_foreign_change = on_foreign_change
+        self._on_drift = on_foreign_change
         self._on_abilities = on_abilities
         self._on_connected = on_connected
         self._on_ready = on_ready
         self._on_unavailable = on_unavailable
         self._replica = Replica(self._mark)
         self._expected: dict[Owner, Mapping[Key, OvnRow | None]] = {}
-        self._unreported: dict[Owner, list[ForeignChange]] = {}
-        self.foreign_changes: Counter[tuple[str, str]] = Counter()
+        self._unreported: dict[Owner, list[Drift]] = {}
+        self.drift_counts: Counter[tuple[str, str]] = Counter()
         """(table, column) -> drift in managed rows while this server was the leader."""
         self._ready = asyncio.Event()
         monitors = self._mark.monitors()
@@ -118,7 +118,7 @@ class OvnDriver:
             timing=settings.timing,
             with_schema=True,
         )
-        self._client = Client(ovsdb, self._see)
+        self._client = Client(ovsdb, self._handle_event)
         self._client.lock(self._lock)
 
     async def __aenter__(self) -> Self:
@@ -173,7 +173,7 @@ class OvnDriver:
         encoder = Encoder(
             mark=self._mark, lock=self._lock, owner=owner, uuid_of=uuid_of, known_chassis=self._replica.variables
         )
-        transaction = await in_steps(encoder.encode_in_steps(diff))
+        transaction = await run_in_steps(encoder.encode_in_steps(diff))
         self._expected[owner] = _outcome(diff)
         try:
             with _translated():
@@ -182,7 +182,7 @@ class OvnDriver:
             raise _translate(error, transaction) from error
         finally:
             del self._expected[owner]
-            self._catch_up(owner)
+            self._report_delayed(owner)
 
     async def ping(self) -> None:
         """Return when the database has answered and all earlier updates are processed. Raises DriverError."""
@@ -190,7 +190,7 @@ class OvnDriver:
         with _translated():
             await self._client.transact([], self._timeout)
 
-    async def count_up(self) -> None:
+    async def bump_nb_cfg(self) -> None:
         """Increment NB_Global:nb_cfg (ovn-nb(5)), which each live chassis then confirms.
 
         Raises DriverError.
@@ -203,16 +203,16 @@ class OvnDriver:
         except TransactionError as error:
             raise DriverError(str(error)) from error
 
-    async def stock_places(self, balancer_id: str) -> Places:
+    async def find_stock_rows(self, balancer_id: str) -> AttachedObjects:
         """Return where Octavia's stock provider has rows of a load balancer. Raises DriverError."""
         self._require_connection()
         try:
             with _translated():
-                return await find_places(self._ask, self._mark, balancer_id)
+                return await find_places(self._transact, self._mark, balancer_id)
         except TransactionError as error:
             raise DriverError(str(error)) from error
 
-    async def _ask(self, operations: Sequence[Json]) -> list[Json]:
+    async def _transact(self, operations: Sequence[Json]) -> list[Json]:
         return await self._client.transact(operations, self._timeout)
 
     async def take_lock(self) -> None:
@@ -225,41 +225,41 @@ class OvnDriver:
         if not self.connected:
             raise Unreachable("not connected to the OVN Northbound database")
 
-    def _see(self, event: Event) -> Steps[None] | None:
+    def _handle_event(self, event: Event) -> Steps[None] | None:
         match event:
-            case Described(schema=schema):
+            case SchemaReceived(schema=schema):
                 self._on_abilities(read_abilities(schema))
-            case Contents(tables=tables):
-                return self._take_all(tables)
-            case Changes(tables=tables):
-                return self._take(tables)
+            case FullContents(tables=tables):
+                return self._replace_all(tables)
+            case ContentChanges(tables=tables):
+                return self._apply_changes(tables)
             case LockAcquired():
                 self._become_ready()
             case LockLost(name=name):
                 if self.connected:
                     self._become_unavailable(f"lost the lock {name}")
-            case Disconnected(reason=reason):
+            case ConnectionClosed(reason=reason):
                 self._become_unavailable(reason)
-            case Connected():
+            case ConnectionSynced():
                 self._on_connected()  # the lock follows
         return None
 
-    def _take_all(self, tables: Tables) -> Steps[None]:
+    def _replace_all(self, tables: Tables) -> Steps[None]:
         """Replace the replica. It is not read before it is complete, because the client is not connected yet."""
         self._replica = Replica(self._mark)
-        for part in in_parts(tables, PART):
+        for part in split_rows(tables, ROWS_PER_STEP):
             self._replica.change(part, {})
             yield
 
-    def _take(self, tables: Tables) -> Steps[None]:
+    def _apply_changes(self, tables: Tables) -> Steps[None]:
         """Apply changes. An own change is one transaction and processed whole; a larger one is another writer's."""
-        for part in in_parts(tables, PART) if not self._expected else [tables]:
+        for part in split_rows(tables, ROWS_PER_STEP) if not self._expected else [tables]:
             found = self._replica.change(part, self._expected)
             for owner in sorted(found, key=creation_order):
                 self._report(owner, found[owner])
             yield
 
-    def _report(self, owner: Owner, changes: Sequence[ForeignChange]) -> None:
+    def _report(self, owner: Owner, changes: Sequence[Drift]) -> None:
         """Report drift. Without the lock the change may be the leader's. Changes before `on_connected` are not
         reported.
 
@@ -269,10 +269,10 @@ class OvnDriver:
             self._unreported.setdefault(owner, []).extend(changes)
         elif self.connected:
             if self.ready:
-                self.foreign_changes.update((change.table, change.column) for change in changes)
-            self._on_foreign_change(owner, describe_all(changes) if self.ready else "")
+                self.drift_counts.update((change.table, change.column) for change in changes)
+            self._on_drift(owner, describe_drift(changes) if self.ready else "")
 
-    def _catch_up(self, owner: Owner) -> None:
+    def _report_delayed(self, owner: Owner) -> None:
         """Report delayed drift in the next turn of the loop, after the caller of `apply` has handled its result."""
         changes = self._unreported.pop(owner, None)
         if changes is not None:
@@ -315,8 +315,8 @@ def _translate(error: TransactionError, transaction: Transaction) -> DriverError
     match error.error:
         case "not owner":
             return Standby("another server has the lock of the OVN Northbound database")
-        case "timed out" | "duplicate uuid" if error.index in transaction.refusals:
-            return transaction.refusals[error.index]()
+        case "timed out" | "duplicate uuid" if error.index in transaction.errors:
+            return transaction.errors[error.index]()
         case "referential integrity violation":
             return MissingReference(str(error))
         case _:

@@ -11,30 +11,36 @@ from typing import TypeAlias, cast
 
 import msgspec
 
-from fairlead.dataplane.ovn import Displaced, Element, Exclusive, LoadBalancer, LoadBalancerGroup, OvnRow
+from fairlead.dataplane.ovn import Element, Exclusive, LoadBalancer, LoadBalancerGroup, OvnRow, StockRows
 from fairlead.dataplane.ovn_chassis import ChassisVariable
-from fairlead.dataplane.ovn_tables import HELD, SHARED_TEXTS, WORDS, Shared, all_references
+from fairlead.dataplane.ovn_tables import (
+    EXTERNAL_ID_COLUMNS,
+    SHARED_COLUMNS,
+    SHARED_TEXTS,
+    SharedElement,
+    all_references,
+)
 from fairlead.dataplane.rows import Diff, Key, Row, Update
 from fairlead.drivers.interface import DriverError, MissingReference
 from fairlead.drivers.ovn.northbound.columns import encode_columns, holder_of, place_of
-from fairlead.drivers.ovn.northbound.marks import Mark, replace_address_mark, replace_word
+from fairlead.drivers.ovn.northbound.marks import Mark, replace_address_mark, replace_external_id
 from fairlead.drivers.ovn.northbound.variable_encoder import VariableEncoder, wait_for_variable, without_variables
 from fairlead.drivers.ovsdb.protocol import assert_lock
 from fairlead.drivers.ovsdb.values import Json, encode_map, encode_set, encode_uuid
 from fairlead.model.documents.owner import Owner
-from fairlead.runtime.steps import Steps, at_once
+from fairlead.runtime.steps import Steps, run_to_completion
 
 _STOCK_VIP = "neutron:vip"
 """Key in `external_ids` of each load balancer row of Octavia's stock provider (ovn_octavia_provider)."""
-Refusal: TypeAlias = Callable[[], DriverError]
+ErrorFactory: TypeAlias = Callable[[], DriverError]
 """Creates the error on demand, because rendering a row of 256 backends takes longer than writing it."""
 
 
-def _refuse(words: str, row: Row) -> DriverError:
+def _row_error(words: str, row: Row) -> DriverError:
     return DriverError(words.format(row))
 
 
-def _lacks(row: Row, key: Key) -> DriverError:
+def _missing_reference(row: Row, key: Key) -> DriverError:
     return MissingReference(f"{row} refers to {' '.join(key)}")
 
 
@@ -48,11 +54,11 @@ class Transaction:
     """A transaction. `refusals` maps the index of an operation to its error."""
 
     operations: list[Json] = field(default_factory=list)
-    refusals: dict[int, Refusal] = field(default_factory=dict)
+    errors: dict[int, ErrorFactory] = field(default_factory=dict)
 
-    def add(self, operation: Json, refusal: Refusal | None = None) -> None:
+    def add(self, operation: Json, refusal: ErrorFactory | None = None) -> None:
         if refusal is not None:
-            self.refusals[len(self.operations)] = refusal
+            self.errors[len(self.operations)] = refusal
         self.operations.append(operation)
 
     def extend(self, operations: Iterable[Json]) -> None:
@@ -71,7 +77,7 @@ class Encoder:
     """Chassis with a row for template variables."""
 
     def encode(self, change: Diff) -> Transaction:
-        return at_once(self.encode_in_steps(change))
+        return run_to_completion(self.encode_in_steps(change))
 
     def encode_in_steps(self, change: Diff) -> Steps[Transaction]:
         """Encode, yielding between variables: a pool may have different values on each of a thousand chassis."""
@@ -95,7 +101,7 @@ class Encoder:
         """Encode the template variables, and return the rest of the diff."""
         for update in change.updates.values():
             if isinstance(update.before, ChassisVariable):
-                refusal = partial(_refuse, "no such row to update: {}", update.before)
+                refusal = partial(_row_error, "no such row to update: {}", update.before)
                 transaction.add(_packed(wait_for_variable(update.before)), refusal)
                 yield
         variables = VariableEncoder(mark=self.mark, owner=self.owner, known_chassis=self.known_chassis)
@@ -111,12 +117,12 @@ class Encoder:
         be dropped (RFC 7047, 5.2.3, 3.2)."""
         seen = {*change.creates, *change.updates}
         for key, update in change.updates.items():
-            transaction.add(self._wait_for(key), partial(_refuse, "no such row to update: {}", update.before))
+            transaction.add(self._wait_for(key), partial(_row_error, "no such row to update: {}", update.before))
         for row in (*change.creates.values(), *(update.after for update in change.updates.values())):
             for key in all_references(cast(OvnRow, row)):
                 if key not in seen:
                     seen.add(key)
-                    transaction.add(self._wait_for(key), partial(_lacks, row, key))
+                    transaction.add(self._wait_for(key), partial(_missing_reference, row, key))
 
     def _wait_for(self, key: Key) -> Json:
         return _wait(key[0], [self._is(key)], [{"_uuid": encode_uuid(self.uuid_of(key))}])
@@ -125,9 +131,9 @@ class Encoder:
         if isinstance(row, Element):
             return
         columns = self._columns(row)
-        marks = self._marks(key, {word: columns.pop(word) for word in WORDS if word in columns})
+        marks = self._marks(key, {word: columns.pop(word) for word in EXTERNAL_ID_COLUMNS if word in columns})
         insert = {"op": "insert", "table": key[0], "uuid": self.uuid_of(key), "row": columns | marks}
-        transaction.add(insert, partial(_refuse, "duplicate uuid: there already, or without our mark: {}", row))
+        transaction.add(insert, partial(_row_error, "duplicate uuid: there already, or without our mark: {}", row))
 
     def _place(self, key: Key, row: OvnRow) -> Iterator[Json]:
         if isinstance(row, Element):
@@ -143,7 +149,12 @@ class Encoder:
         shared = SHARED_TEXTS.get(key[0])
         if shared is not None and changed.pop(shared.column, None) is not None:
             yield self._change_texts(key, shared.column, _own(before, shared), _own(after, shared))
-        words = [each for column in WORDS if column in changed for each in _replace(column, changed.pop(column))]
+        words = [
+            each
+            for column in EXTERNAL_ID_COLUMNS
+            if column in changed
+            for each in _replace(column, changed.pop(column))
+        ]
         if words:
             yield self._mutate(key, words)
         if changed:
@@ -157,13 +168,13 @@ class Encoder:
             return {"name": self.mark.group_name(self.owner, row.name)}
         return encode_columns(row)
 
-    def _displace(self, transaction: Transaction, displaced: Displaced) -> None:
+    def _displace(self, transaction: Transaction, displaced: StockRows) -> None:
         """Delete the rows of the stock provider.
 
         Weak references from switches, routers and groups disappear with them, as do their health checks (ovn-nb(5)).
         All rows with the name must be deleted, because two rows with one VIP would both be in force.
         """
-        named = [["name", "==", displaced.name], ["external_ids", "excludes", self.mark.ours]]
+        named = [["name", "==", displaced.name], ["external_ids", "excludes", self.mark.managed_condition]]
         theirs = ["external_ids", "includes", encode_map({_STOCK_VIP: displaced.vip})]
         transaction.add({"op": "delete", "table": "Load_Balancer", "where": [*named, theirs]})
         words = f"a Load_Balancer {displaced.name} is there that is not of Octavia's provider ovn with this VIP"
@@ -193,12 +204,12 @@ class Encoder:
                 transaction.add(*self._wait_until_only(key, shared.column, _own(row, shared)))
             transaction.extend(self._hold(key, row, "delete"))
         for key, row in exclusive.items():
-            for column in HELD[key[0]]:
+            for column in SHARED_COLUMNS[key[0]]:
                 transaction.add(*self._wait_until_only(key, column, ()))
             if holder_of(row) is None:
                 transaction.add({"op": "delete", "table": key[0], "where": [self._is(key)]})
 
-    def _wait_until_only(self, key: Key, column: str, values: tuple[str, ...]) -> tuple[Json, Refusal]:
+    def _wait_until_only(self, key: Key, column: str, values: tuple[str, ...]) -> tuple[Json, ErrorFactory]:
         """Wait until only own values are left, because rows of other owners would be deleted with the row."""
         where = [self._is(key), [column, "!=", encode_set(values)]]
         return _wait(key[0], where, []), partial(MissingReference, f"{' '.join(key)} still has {column} of others")
@@ -230,10 +241,10 @@ class Encoder:
 
 
 def _replace(column: str, text: str) -> list[Json]:
-    return replace_word(WORDS[column], text)
+    return replace_external_id(EXTERNAL_ID_COLUMNS[column], text)
 
 
-def _own(row: Exclusive, shared: Shared) -> tuple[str, ...]:
+def _own(row: Exclusive, shared: SharedElement) -> tuple[str, ...]:
     """Texts in the shared column that are the row's own."""
     texts: tuple[str, ...] = getattr(row, shared.column)
     return texts

@@ -15,13 +15,13 @@ from uuid import UUID, uuid5
 
 from fairlead.dataplane.ovn import SOURCE_IPV6
 from fairlead.dataplane.ovn_tables import (
-    FOREIGN_TABLES,
-    HELD,
+    EXTERNAL_ID_COLUMNS,
     SHARED,
+    SHARED_COLUMNS,
     TABLES,
-    WORDS,
-    foreign_name,
-    foreign_uuid,
+    UNMANAGED_TABLES,
+    unmanaged_name,
+    unmanaged_uuid,
 )
 from fairlead.dataplane.rows import Key
 from fairlead.drivers.ovsdb.protocol import TableMonitor
@@ -38,7 +38,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9_.\-~/:;@+=()\[\]{} ]*")  # needs no quoting
 
 
 @dataclass(frozen=True, kw_only=True)
-class Claim:
+class Ownership:
     """Ownership of a row.
 
     `orphan`: the row has the mark, but is not the row that its key identifies, or names no valid owner. `foreign`: the
@@ -47,8 +47,8 @@ class Claim:
 
     owner: Owner
     key: Key
-    orphan: bool = False
-    foreign: bool = False
+    is_orphan: bool = False
+    is_unmanaged: bool = False
 
 
 @dataclass(frozen=True)
@@ -71,10 +71,10 @@ class Mark:
 
         Computed without the `uuid` module, because a resync needs 100,000 of them.
         """
-        foreign = foreign_uuid(key)
+        foreign = unmanaged_uuid(key)
         if foreign is not None:
             return foreign
-        digest = bytearray(sha1(self._namespace.bytes + join_text(key).encode(), usedforsecurity=False).digest()[:16])
+        digest = bytearray(sha1(self._namespace.bytes + join_mark(key).encode(), usedforsecurity=False).digest()[:16])
         digest[6] = digest[6] & 0x0F | 0x50
         digest[8] = digest[8] & 0x3F | 0x80
         text = digest.hex()
@@ -82,29 +82,29 @@ class Mark:
 
     def external_ids(self, owner: Owner, key: Key, words: Mapping[str, str] | None = None) -> dict[str, str]:
         """Return a row's external_ids. `words` are additional values, by column."""
-        said = {WORDS[column]: text for column, text in (words or {}).items() if text}
-        return {_MARK: self.deployment, _OWNER: str(owner), _KEY: join_text(key), **said}
+        said = {EXTERNAL_ID_COLUMNS[column]: text for column, text in (words or {}).items() if text}
+        return {_MARK: self.deployment, _OWNER: str(owner), _KEY: join_mark(key), **said}
 
     @property
-    def ours(self) -> Json:
+    def managed_condition(self) -> Json:
         """Condition on `external_ids` that selects managed rows."""
         return encode_map({_MARK: self.deployment})
 
     def group_name(self, owner: Owner, name: str) -> str:
-        return join_text((_MARK, self.deployment, str(owner), name))
+        return join_mark((_MARK, self.deployment, str(owner), name))
 
     @property
-    def of_the_row(self) -> dict[str, str]:
+    def shared_row_ids(self) -> dict[str, str]:
         """external_ids of a shared row that Fairlead created."""
         return {_MARK: self.deployment}
 
     def variable_mark(self, owner: Owner, name: str) -> dict[str, str]:
         """external_ids entry for a template variable."""
-        return {_VARIABLE + name: join_text((self.deployment, str(owner)))}
+        return {_VARIABLE + name: join_mark((self.deployment, str(owner)))}
 
     def read_variable_owner(self, text: str, place: str) -> Owner | None:
         """Return a variable's owner; None if it is not managed; `orphan_owner` of this place for an invalid mark."""
-        deployment, *owner = split_text(text)
+        deployment, *owner = split_mark(text)
         return parse_owner(",".join(owner), place) if deployment == self.deployment else None
 
     def monitors(self) -> dict[str, TableMonitor]:
@@ -113,45 +113,45 @@ class Mark:
         Unmanaged rows are not received, except groups, identified only by their names, shared rows, and rows that may
         hold managed rows: switches, routers, and router-type ports.
         """
-        ours = (["external_ids", "includes", self.ours],)
-        every: dict[str, tuple[Json, ...]] = dict.fromkeys(FOREIGN_TABLES, ())
+        ours = (["external_ids", "includes", self.managed_condition],)
+        every: dict[str, tuple[Json, ...]] = dict.fromkeys(UNMANAGED_TABLES, ())
         wheres = {**every, "Logical_Switch_Port": (*ours, ["type", "==", "router"])}  # conditions are alternatives
         monitors = {}
         for name, table in TABLES.items():
-            own = (each.name for each in table.columns if each.read and each.name not in WORDS)
+            own = (each.name for each in table.columns if each.read and each.name not in EXTERNAL_ID_COLUMNS)
             if name == _UNMARKED:
-                monitors[name] = TableMonitor(columns=(*own, *HELD[name]))
+                monitors[name] = TableMonitor(columns=(*own, *SHARED_COLUMNS[name]))
             else:
-                columns = (*own, *HELD[name], "external_ids")
+                columns = (*own, *SHARED_COLUMNS[name], "external_ids")
                 monitors[name] = TableMonitor(columns=columns, where=wheres.get(name, ours))
         for shared in SHARED:
             if shared.value:
                 monitors[shared.table] = TableMonitor(columns=(shared.holder, shared.column, "external_ids"))
         return monitors
 
-    def read(self, table: str, uuid: str, columns: Mapping[str, Json]) -> Claim | None:
+    def read(self, table: str, uuid: str, columns: Mapping[str, Json]) -> Ownership | None:
         """Return the ownership of a row; None if it is not managed."""
         if table == _UNMARKED:
-            match split_text(columns.get("name", "")):
+            match split_mark(columns.get("name", "")):
                 case (word, deployment, owner, name) if (word, deployment) == (_MARK, self.deployment):
-                    return self._claim(uuid, owner, (table, name))
+                    return self._read_ownership(uuid, owner, (table, name))
             return None
         marks = decode_map(columns.get("external_ids", ["map", []]))
         if marks.get(_MARK) != self.deployment:
-            if table not in FOREIGN_TABLES:
+            if table not in UNMANAGED_TABLES:
                 return None
-            name = foreign_name(columns.get("name", ""), uuid)
-            return Claim(owner=orphan_owner(uuid), key=(table, name), foreign=True)
-        key = split_text(marks.get(_KEY, ""))
+            name = unmanaged_name(columns.get("name", ""), uuid)
+            return Ownership(owner=orphan_owner(uuid), key=(table, name), is_unmanaged=True)
+        key = split_mark(marks.get(_KEY, ""))
         well_formed = key[0] == table and len(key) == TABLES[table].key_parts
-        return self._claim(uuid, marks.get(_OWNER, ""), (table, *(key[1:] if well_formed else (uuid,))))
+        return self._read_ownership(uuid, marks.get(_OWNER, ""), (table, *(key[1:] if well_formed else (uuid,))))
 
-    def _claim(self, uuid: str, owner: str, key: Key) -> Claim:
+    def _read_ownership(self, uuid: str, owner: str, key: Key) -> Ownership:
         try:
-            claim = Claim(owner=Owner.parse(owner), key=key)
+            claim = Ownership(owner=Owner.parse(owner), key=key)
         except ValueError:
-            return Claim(owner=orphan_owner(uuid), key=key, orphan=True)
-        return claim if self.uuid(key) == uuid else Claim(owner=orphan_owner(uuid), key=key, orphan=True)
+            return Ownership(owner=orphan_owner(uuid), key=key, is_orphan=True)
+        return claim if self.uuid(key) == uuid else Ownership(owner=orphan_owner(uuid), key=key, is_orphan=True)
 
 
 def orphan_owner(place: str) -> Owner:
@@ -159,12 +159,12 @@ def orphan_owner(place: str) -> Owner:
     return Owner.parse(f"loadbalancer/orphan-{place}")
 
 
-def join_text(parts: Iterable[str]) -> str:
-    """Join parts as one readable text; the inverse of `split_text`."""
+def join_mark(parts: Iterable[str]) -> str:
+    """Join parts as one readable text; the inverse of `split_mark`."""
     return ",".join(part if _PLAIN.fullmatch(part) else quote(part, safe=_SAFE) for part in parts)
 
 
-def split_text(text: str) -> tuple[str, ...]:
+def split_mark(text: str) -> tuple[str, ...]:
     return tuple(unquote(part) for part in text.split(","))
 
 
@@ -182,16 +182,16 @@ def variable_mark_key(name: str) -> str:
     return _VARIABLE + name
 
 
-def read_words(marks: Json) -> dict[str, Json]:
+def read_external_id_columns(marks: Json) -> dict[str, Json]:
     """Return the columns that are stored as keys of `external_ids`."""
     said = decode_map(marks)
-    return {column: said.get(word, "") for column, word in WORDS.items()}
+    return {column: said.get(word, "") for column, word in EXTERNAL_ID_COLUMNS.items()}
 
 
-def patch_words(columns: Mapping[str, Json], difference: Json) -> dict[str, Json]:
+def patch_external_id_columns(columns: Mapping[str, Json], difference: Json) -> dict[str, Json]:
     """Return those columns after a "modify" of `external_ids`; only changed ones that the row has."""
     said, found = decode_map(difference), dict[str, Json]()
-    for column, word in WORDS.items():
+    for column, word in EXTERNAL_ID_COLUMNS.items():
         if word in said and column in columns:
             before = {word: columns[column]} if columns[column] else {}
             found[column] = patch_map(before, encode_map({word: said[word]})).get(word, "")
@@ -200,7 +200,7 @@ def patch_words(columns: Mapping[str, Json], difference: Json) -> dict[str, Json
 
 def is_mark(word: str) -> bool:
     """Whether this key of `external_ids` is an ownership mark, and not an address mark or a column."""
-    return word not in WORDS.values() and not word.startswith(_ADDRESS)
+    return word not in EXTERNAL_ID_COLUMNS.values() and not word.startswith(_ADDRESS)
 
 
 def parse_owner(text: str, place: str) -> Owner:
@@ -224,14 +224,14 @@ def read_abilities(schema: Json) -> frozenset[str]:
 
 def decode_group_name(text: str) -> str:
     """Decode a group's name from its mark; "" for a renamed group, which is then repaired."""
-    match split_text(text):
+    match split_mark(text):
         case (word, _, _, name) if word == _MARK:
             return name
         case _:
             return ""
 
 
-def replace_word(word: str, text: str) -> list[Json]:
+def replace_external_id(word: str, text: str) -> list[Json]:
     """Mutations that replace a key of `external_ids`: an insert does not change an existing key (RFC 7047, 5.1)."""
     new = [["external_ids", "insert", encode_map({word: text})]] if text else []
     return [["external_ids", "delete", word], *new]
@@ -239,4 +239,4 @@ def replace_word(word: str, text: str) -> list[Json]:
 
 def replace_address_mark(address: str, owner: Owner | None) -> list[Json]:
     """Mutations of an address mark; None removes it, and the address is the port owner's then."""
-    return replace_word(_ADDRESS + address, "" if owner is None else str(owner))
+    return replace_external_id(_ADDRESS + address, "" if owner is None else str(owner))

@@ -10,19 +10,27 @@ from typing import Any, TypeAlias, cast
 
 from fairlead.dataplane.ovn import Exclusive, OvnRow
 from fairlead.dataplane.ovn_chassis import ChassisVariable
-from fairlead.dataplane.ovn_tables import CHILDREN, HELD, SHARED_AT, SHARED_OF, SHARED_TEXTS, Shared, references
+from fairlead.dataplane.ovn_tables import (
+    CHILDREN,
+    SHARED_AT,
+    SHARED_COLUMNS,
+    SHARED_OF,
+    SHARED_TEXTS,
+    SharedElement,
+    references,
+)
 from fairlead.dataplane.rows import Diff, Key
 from fairlead.drivers.interface import DriverError, MissingReference
 from fairlead.drivers.ovn.northbound.columns import Columns, decode_row, encode_columns, patch_columns, with_holder
-from fairlead.drivers.ovn.northbound.drift import ForeignChange, foreign_changes
+from fairlead.drivers.ovn.northbound.drift import Drift, find_drift
 from fairlead.drivers.ovn.northbound.marks import (
-    Claim,
     Mark,
+    Ownership,
     is_mark,
     parse_owner,
-    patch_words,
+    patch_external_id_columns,
     read_address_mark,
-    read_words,
+    read_external_id_columns,
 )
 from fairlead.drivers.ovn.northbound.variables import COLUMN as VARIABLES
 from fairlead.drivers.ovn.northbound.variables import Variables
@@ -38,12 +46,12 @@ _EMPTY_MAP: Json = ["map", []]
 
 
 @dataclass(slots=True)
-class _Entry:
+class _RowState:
     """State of a row in addition to its value: its ownership and other external_ids."""
 
     table: str
-    claim: Claim
-    others: Mapping[str, str]
+    ownership: Ownership
+    other_ids: Mapping[str, str]
     value: Exclusive | None = None
     """Value of an unmanaged row, which belongs to no owner's rows."""
 
@@ -59,7 +67,7 @@ class Replica:
         self.rows: dict[Owner, dict[Key, OvnRow]] = {}
         self.variables = Variables(mark)
         self._mark = mark
-        self._entries: dict[str, _Entry] = {}
+        self._entries: dict[str, _RowState] = {}
         self._holds: dict[tuple[str, str], set[str]] = {}
         """(UUID, column) -> contained UUIDs; or all texts of the column, once a mark assigns one to another owner."""
         self._held: dict[str, set[tuple[str, str]]] = {}
@@ -107,7 +115,7 @@ class Replica:
 
     def _is_orphan(self, uuid: str) -> bool:
         entry = self._entries.get(uuid)
-        return entry is not None and entry.claim.orphan
+        return entry is not None and entry.ownership.is_orphan
 
     def _check_memberships(self, key: Key, uuid: str, diff: Diff) -> None:
         for place in self._references_to(uuid):
@@ -115,7 +123,7 @@ class Replica:
             if member not in diff.deletes:
                 raise MissingReference(f"{' '.join(member)} still refers to {' '.join(key)}")
 
-    def change(self, tables: Tables, expected: Expected) -> dict[Owner, list[ForeignChange]]:
+    def change(self, tables: Tables, expected: Expected) -> dict[Owner, list[Drift]]:
         """Apply changes of the database, and return those that are not `expected`, by owner."""
         for table, changes in tables.items():
             for uuid, change in changes.items():
@@ -129,11 +137,11 @@ class Replica:
                 self._put(place, row, expected, before)
         self._touched.clear()
         self._fresh.clear()
-        found_foreign: dict[Owner, list[ForeignChange]] = {}
+        found_foreign: dict[Owner, list[Drift]] = {}
         for (owner, key), old in before.items():
-            if self._is_foreign(owner, key, old, expected):
+            if self._is_drift(owner, key, old, expected):
                 new = self.rows.get(owner, {}).get(key)
-                found_foreign.setdefault(owner, []).extend(foreign_changes(key, old, new))
+                found_foreign.setdefault(owner, []).extend(find_drift(key, old, new))
         return found_foreign
 
     # Contents of the database
@@ -157,24 +165,24 @@ class Replica:
         claim = self._mark.read(table, uuid, columns)
         if claim is None:
             return
-        self._entries[uuid] = _Entry(table, claim, {})
+        self._entries[uuid] = _RowState(table, claim, {})
         marks = columns.get("external_ids", _EMPTY_MAP)
-        self._set_claim(uuid, claim, decode_map(marks))
-        for column in HELD[table]:
+        self._set_ownership(uuid, claim, decode_map(marks))
+        for column in SHARED_COLUMNS[table]:
             self._toggle(uuid, column, decode_uuids(columns.get(column, _EMPTY_SET)))
         shared = SHARED_TEXTS.get(table)
-        if shared is not None and not claim.foreign:
+        if shared is not None and not claim.is_unmanaged:
             columns = {**columns, shared.column: encode_set(self._change_texts(uuid, shared, columns, ()))}
-        self._keep(uuid, decode_row(claim.key, {**columns, **read_words(marks)}, ""))
+        self._keep(uuid, decode_row(claim.key, {**columns, **read_external_id_columns(marks)}, ""))
         self._touch_around(uuid)
 
-    def _modify(self, entry: _Entry, uuid: str, difference: Columns) -> None:
+    def _modify(self, entry: _RowState, uuid: str, difference: Columns) -> None:
         row = self._row(uuid)
         difference = dict(difference)
-        for column in HELD[entry.table]:
+        for column in SHARED_COLUMNS[entry.table]:
             self._toggle(uuid, column, decode_uuids(difference.pop(column, _EMPTY_SET)))
         shared = SHARED_TEXTS.get(entry.table)
-        if shared is not None and not entry.claim.foreign:
+        if shared is not None and not entry.ownership.is_unmanaged:
             own: Mapping[str, Any] = {
                 shared.column: self._change_texts(uuid, shared, difference, getattr(row, shared.column))
             }
@@ -182,59 +190,61 @@ class Replica:
             difference.pop(shared.column, None)
         marks = difference.pop("external_ids", _EMPTY_MAP)
         old = encode_columns(row)
-        difference |= patch_words(old, marks)
+        difference |= patch_external_id_columns(old, marks)
         if difference:
-            row = decode_row(entry.claim.key, patch_columns(old, difference), "")
+            row = decode_row(entry.ownership.key, patch_columns(old, difference), "")
         self._keep(uuid, row)
         self._touch((uuid, "", ""))
-        self._change_marks(entry, uuid, marks, renamed=entry.claim.foreign and "name" in difference)
+        self._change_marks(entry, uuid, marks, renamed=entry.ownership.is_unmanaged and "name" in difference)
 
     def _keep(self, uuid: str, row: Exclusive) -> None:
         entry = self._entries[uuid]
-        entry.value = row if entry.claim.foreign else None
+        entry.value = row if entry.ownership.is_unmanaged else None
         self._fresh[uuid] = row
 
     def _leave(self, uuid: str) -> None:
         entry = self._entries[uuid]
         self._touch_around(uuid)
-        for column in HELD[entry.table]:
+        for column in SHARED_COLUMNS[entry.table]:
             self._toggle(uuid, column, tuple(self._holds.get((uuid, column), ())))
         shared = SHARED_TEXTS.get(entry.table)
         if shared is not None:
             self._holds.pop((uuid, shared.column), None)
         self._text_owners.pop(uuid, None)
-        self._orphans.pop(entry.claim.owner, None)
+        self._orphans.pop(entry.ownership.owner, None)
         del self._entries[uuid]
 
-    def _change_marks(self, entry: _Entry, uuid: str, difference: Json, *, renamed: bool) -> None:
+    def _change_marks(self, entry: _RowState, uuid: str, difference: Json, *, renamed: bool) -> None:
         """Apply changed ownership marks. A row without the mark is not received any more."""
         changed = {mark: text for mark, text in decode_map(difference).items() if is_mark(mark)}
         if changed or renamed:
             row, marks = self._row(uuid), patch_map(self._marks(entry), encode_map(changed))
             columns = {"external_ids": encode_map(marks), "name": getattr(row, "name", "")}
-            claim = self._mark.read(entry.table, uuid, columns) or entry.claim
+            claim = self._mark.read(entry.table, uuid, columns) or entry.ownership
             self._touch_around(uuid)
-            self._set_claim(uuid, claim, marks)
+            self._set_ownership(uuid, claim, marks)
             self._keep(uuid, row)
 
-    def _set_claim(self, uuid: str, claim: Claim, marks: Mapping[str, str]) -> None:
+    def _set_ownership(self, uuid: str, claim: Ownership, marks: Mapping[str, str]) -> None:
         entry = self._entries[uuid]
-        self._orphans.pop(entry.claim.owner, None)
-        if claim.orphan:
+        self._orphans.pop(entry.ownership.owner, None)
+        if claim.is_orphan:
             self._orphans[claim.owner] = claim.key, uuid
-        entry.claim, entry.others = claim, {}
+        entry.ownership, entry.other_ids = claim, {}
         implied = self._marks(entry)
-        entry.others = {mark: text for mark, text in marks.items() if implied.get(mark) != text and is_mark(mark)}
+        entry.other_ids = {mark: text for mark, text in marks.items() if implied.get(mark) != text and is_mark(mark)}
 
-    def _marks(self, entry: _Entry) -> dict[str, str]:
+    def _marks(self, entry: _RowState) -> dict[str, str]:
         implied = (
             {}
-            if entry.claim.orphan or entry.claim.foreign
-            else self._mark.external_ids(entry.claim.owner, entry.claim.key)
+            if entry.ownership.is_orphan or entry.ownership.is_unmanaged
+            else self._mark.external_ids(entry.ownership.owner, entry.ownership.key)
         )
-        return {**implied, **entry.others}
+        return {**implied, **entry.other_ids}
 
-    def _change_texts(self, uuid: str, shared: Shared, difference: Columns, own: Iterable[str]) -> tuple[str, ...]:
+    def _change_texts(
+        self, uuid: str, shared: SharedElement, difference: Columns, own: Iterable[str]
+    ) -> tuple[str, ...]:
         """Apply changed texts, and return those of the row itself, which no mark assigns to another owner."""
         changed = set(decode_set(difference.get(shared.column, _EMPTY_SET)))
         marks = decode_map(difference.get("external_ids", _EMPTY_MAP))
@@ -279,7 +289,7 @@ class Replica:
             self._touch(place)
         table = self._entries[uuid].table
         shared = SHARED_TEXTS.get(table)
-        for column in (*HELD[table], *([shared.column] if shared else [])):
+        for column in (*SHARED_COLUMNS[table], *([shared.column] if shared else [])):
             for element in self._holds.get((uuid, column), ()):
                 self._touch(self._place_of(uuid, column, element))
 
@@ -301,9 +311,9 @@ class Replica:
         if entry is None:
             return None
         if not column:
-            if entry.claim.foreign:
+            if entry.ownership.is_unmanaged:
                 return None
-            return entry.claim.owner, entry.claim.key, with_holder(self._row(uuid), partial(self._holder, uuid))
+            return entry.ownership.owner, entry.ownership.key, with_holder(self._row(uuid), partial(self._holder, uuid))
         if element not in self._holds.get((uuid, column), ()):
             return None
         shared = SHARED_AT[entry.table, column]
@@ -312,17 +322,21 @@ class Replica:
         target = self._entries.get(element)
         if target is None:
             return None
-        row: OvnRow = shared.row(**{shared.holder: entry.claim.key[1], shared.element: target.claim.key[1]})
-        by_holder = shared.owned_by_holder and not target.claim.orphan  # an orphan is deleted with all references to it
-        whose = entry if entry.claim.orphan or by_holder else target
-        return whose.claim.owner, row.key, row
+        row: OvnRow = shared.row(**{shared.holder: entry.ownership.key[1], shared.element: target.ownership.key[1]})
+        by_holder = (
+            shared.owned_by_holder and not target.ownership.is_orphan
+        )  # an orphan is deleted with all references to it
+        whose = entry if entry.ownership.is_orphan or by_holder else target
+        return whose.ownership.owner, row.key, row
 
-    def _derive_text(self, entry: _Entry, shared: Shared, uuid: str, text: str) -> tuple[Owner, Key, OvnRow] | None:
+    def _derive_text(
+        self, entry: _RowState, shared: SharedElement, uuid: str, text: str
+    ) -> tuple[Owner, Key, OvnRow] | None:
         mark = self._text_owners[uuid].get(text)
         if mark is None:
             return None
-        row: OvnRow = shared.row(**{shared.holder: entry.claim.key[1], shared.element: text})
-        owner = entry.claim.owner if entry.claim.orphan else parse_owner(mark, f"{uuid}-{text}")
+        row: OvnRow = shared.row(**{shared.holder: entry.ownership.key[1], shared.element: text})
+        owner = entry.ownership.owner if entry.ownership.is_orphan else parse_owner(mark, f"{uuid}-{text}")
         return owner, row.key, row
 
     def _row(self, uuid: str) -> Exclusive:
@@ -339,8 +353,8 @@ class Replica:
         held = (
             (self._entries[holder], column) for holder, column in self._held.get(uuid, ()) if holder in self._entries
         )
-        claims = [entry.claim for entry, column in held if (entry.table, column) in CHILDREN]
-        return claims[0].key[1] if len(claims) == 1 and not claims[0].orphan else ""
+        claims = [entry.ownership for entry, column in held if (entry.table, column) in CHILDREN]
+        return claims[0].key[1] if len(claims) == 1 and not claims[0].is_orphan else ""
 
     def _clear(
         self, place: _Place, row: tuple[Owner, Key, OvnRow] | None, before: dict[tuple[Owner, Key], OvnRow | None]
@@ -370,7 +384,7 @@ class Replica:
             rows[key] = wanted if wanted == row else row
         self._placed[place] = owner, key
 
-    def _is_foreign(self, owner: Owner, key: Key, before: OvnRow | None, expected: Expected) -> bool:
+    def _is_drift(self, owner: Owner, key: Key, before: OvnRow | None, expected: Expected) -> bool:
         row = self.rows.get(owner, {}).get(key)
         mine = expected.get(owner, {})
         return row != before and not (key in mine and row == mine[key])

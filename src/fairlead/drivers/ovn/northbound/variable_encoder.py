@@ -32,7 +32,7 @@ class VariableEncoder:
         wanted, gone = _by_chassis([*change.creates.values(), *updated]), _by_chassis(change.deletes.values())
         for chassis in sorted({*wanted, *gone}):
             if wanted[chassis] and chassis not in self.known_chassis:
-                row = {_PLACE.holder: chassis, "external_ids": encode_map(self.mark.of_the_row)}
+                row = {_PLACE.holder: chassis, "external_ids": encode_map(self.mark.shared_row_ids)}
                 yield {"op": "insert", "table": _PLACE.table, "row": row}
             yield self._mutate(chassis, wanted[chassis], gone[chassis])
 

@@ -15,7 +15,7 @@ from immutables import Map
 
 from fairlead.drivers.ovsdb.protocol import TableMonitor
 from fairlead.drivers.ovsdb.values import Json, decode_map, decode_optional, decode_uuids, patch_map
-from fairlead.model.documents.chassis import Chassis, Ports
+from fairlead.model.documents.chassis import Chassis, PortBindings
 from fairlead.model.queries.liveness import Heartbeat, find_dead
 
 _NOTHING: Json = ["set", []]
@@ -58,7 +58,7 @@ class Binding:
     """None for kinds of ports without this column."""
 
     @property
-    def works(self) -> bool:
+    def is_installed(self) -> bool:
         """Whether the chassis has the port and its flows, by the same rule as OVN's own (ovn-northd)."""
         return bool(self.chassis) and self.up is not False
 
@@ -85,7 +85,7 @@ class Bindings:
         self._rows: dict[str, Binding] = {}
         """Bindings by UUID of the Port_Binding."""
         self._of_port: dict[str, Binding] = {}
-        self._on: dict[str, Ports] = {}
+        self._on: dict[str, PortBindings] = {}
         """Ports by UUID of the chassis."""
         self.changed: set[str] = set()
         """Names of chassis with unreported changes."""
@@ -117,10 +117,10 @@ class Bindings:
             ports=self._on.get(uuid, Map()),
         )
 
-    def node_of(self, port: str) -> str | None:
+    def host_of(self, port: str) -> str | None:
         """Return the host on which the port works; the chassis name if it has no hostname."""
         binding = self._of_port.get(port)
-        node = self._chassis.get(binding.chassis) if binding is not None and binding.works else None
+        node = self._chassis.get(binding.chassis) if binding is not None and binding.is_installed else None
         return None if node is None else node.host or node.name
 
     def take_chassis(self, uuid: str, change: Mapping[str, Json]) -> Iterable[str]:
@@ -175,7 +175,7 @@ class Bindings:
         if old.chassis != new.chassis:
             self._leave(old)
         if new.chassis:
-            self._on[new.chassis] = self._on.get(new.chassis, Map()).set(new.port, new.works)
+            self._on[new.chassis] = self._on.get(new.chassis, Map()).set(new.port, new.is_installed)
             self.note([new.chassis])
         self._rows[uuid] = self._of_port[new.port] = new
 
@@ -191,31 +191,33 @@ class Bindings:
             del self._on[binding.chassis]
 
 
-class Nodes:
+class ChassisLiveness:
     """Liveness of chassis. `clock` is in seconds; `patience` is the maximum lag behind other chassis."""
 
     def __init__(self, clock: Callable[[], float], patience: float) -> None:
         self.dead: frozenset[str] = frozenset()
         """UUIDs of dead chassis."""
         self._clock = clock
-        self._patience = patience
+        self._max_lag = patience
         self._heartbeats: dict[str, Heartbeat] = {}
         """Heartbeats by UUID of the Chassis_Private."""
         self._chassis: dict[str, str] = {}
         """UUID of the Chassis_Private -> UUID of the Chassis."""
-        self.counted = 0
+        self.max_nb_cfg = 0
         """Highest nb_cfg confirmed by any chassis."""
-        self.counted_at = -math.inf
+        self.max_nb_cfg_time = -math.inf
         """Time of that confirmation, on the reader's clock."""
 
     def take(self, uuid: str, change: Mapping[str, Json]) -> None:
         match change:
             case {"initial": columns}:
-                self._put(uuid, Heartbeat(name=columns.get("name", ""), count=0, confirmed=0.0), columns, None)
+                self._put(uuid, Heartbeat(name=columns.get("name", ""), nb_cfg=0, confirmed_at=0.0), columns, None)
             case {"insert": columns}:
-                self._put(uuid, Heartbeat(name=columns.get("name", ""), count=0, confirmed=0.0), columns, self._clock())
+                self._put(
+                    uuid, Heartbeat(name=columns.get("name", ""), nb_cfg=0, confirmed_at=0.0), columns, self._clock()
+                )
             case {"modify": columns} if uuid in self._heartbeats:
-                seen = self._clock() if "nb_cfg" in columns else self._heartbeats[uuid].seen
+                seen = self._clock() if "nb_cfg" in columns else self._heartbeats[uuid].seen_at
                 self._put(uuid, self._heartbeats[uuid], columns, seen)
             case {"delete": _}:
                 self._heartbeats.pop(uuid, None)
@@ -223,11 +225,11 @@ class Nodes:
             case _:
                 pass
 
-    def judge(self) -> frozenset[str]:
+    def evaluate(self) -> frozenset[str]:
         """Re-evaluate all chassis, and return the UUIDs of those with a changed state."""
-        if self._patience <= 0:
+        if self._max_lag <= 0:
             return frozenset()
-        names = find_dead(self._heartbeats.values(), self._clock(), self._patience)
+        names = find_dead(self._heartbeats.values(), self._clock(), self._max_lag)
         dead = frozenset(self._chassis[uuid] for uuid, heartbeat in self._heartbeats.items() if heartbeat.name in names)
         changed, self.dead = dead ^ self.dead, dead
         return changed - {""}
@@ -238,24 +240,26 @@ class Nodes:
     def __len__(self) -> int:
         return len(self._heartbeats)
 
-    def _wait_for_others(self) -> None:
+    def _extend_deadlines(self) -> None:
         """Extend the deadlines when the first chassis confirms a new count.
 
         A chassis that confirmed the previous count was alive then. After a long time without new counts (no server was
         running), all chassis get time for this one.
         """
-        lived = max(self.counted_at, self._clock() - self._patience / 2)
+        lived = max(self.max_nb_cfg_time, self._clock() - self._max_lag / 2)
         for uuid, each in self._heartbeats.items():
-            if each.count == self.counted:
-                self._heartbeats[uuid] = replace(each, seen=lived if each.seen is None else max(each.seen, lived))
+            if each.nb_cfg == self.max_nb_cfg:
+                self._heartbeats[uuid] = replace(
+                    each, seen_at=lived if each.seen_at is None else max(each.seen_at, lived)
+                )
 
     def _put(self, uuid: str, heartbeat: Heartbeat, columns: Mapping[str, Json], seen: float | None) -> None:
-        confirmed = columns.get("nb_cfg_timestamp", heartbeat.confirmed * MILLISECONDS) / MILLISECONDS
-        count = columns.get("nb_cfg", heartbeat.count)
-        if seen is not None and count > self.counted:
-            self._wait_for_others()
-        self._heartbeats[uuid] = replace(heartbeat, count=count, confirmed=confirmed, seen=seen)
-        if count > self.counted:
-            self.counted, self.counted_at = count, self._clock()
+        confirmed = columns.get("nb_cfg_timestamp", heartbeat.confirmed_at * MILLISECONDS) / MILLISECONDS
+        count = columns.get("nb_cfg", heartbeat.nb_cfg)
+        if seen is not None and count > self.max_nb_cfg:
+            self._extend_deadlines()
+        self._heartbeats[uuid] = replace(heartbeat, nb_cfg=count, confirmed_at=confirmed, seen_at=seen)
+        if count > self.max_nb_cfg:
+            self.max_nb_cfg, self.max_nb_cfg_time = count, self._clock()
         if "chassis" in columns or uuid not in self._chassis:
             self._chassis[uuid] = next(iter(decode_uuids(columns.get("chassis", _NOTHING))), "")

@@ -6,12 +6,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from fairlead.drivers.ovsdb.client import Client, Disconnected, Event, Settings
+from fairlead.drivers.ovsdb.client import Client, ConnectionClosed, Event, Settings
 from fairlead.model.registry.facts import Fact
 from fairlead.runtime.steps import Steps
 
 LOG = logging.getLogger(__name__)
-MOST_COMPLAINTS = 100
+MAX_LOGGED_REASONS = 100
 """Maximum logged reasons, because they contain text of other writers."""
 Observe: TypeAlias = Callable[[Fact[Any], Any], Steps[None] | None]
 """Receives news of a fact. A returned generator is run in steps before the next news."""
@@ -22,9 +22,9 @@ class Reader(ABC):
 
     def __init__(self, settings: Settings) -> None:
         self._database = settings.database
-        self._complaints: set[str] = set()
-        self._lost = time.monotonic()
-        self._client = Client(settings, self._hear)
+        self._logged_reasons: set[str] = set()
+        self._disconnected_at = time.monotonic()
+        self._client = Client(settings, self._receive_event)
 
     @property
     def connected(self) -> bool:
@@ -32,9 +32,9 @@ class Reader(ABC):
         return self._client.connected
 
     @property
-    def silence(self) -> float:
+    def disconnected_seconds(self) -> float:
         """Seconds since the connection was lost; 0.0 while connected."""
-        return 0.0 if self.connected else time.monotonic() - self._lost
+        return 0.0 if self.connected else time.monotonic() - self._disconnected_at
 
     def start(self) -> None:
         """Connect and reconnect, in a task of the running loop."""
@@ -48,17 +48,17 @@ class Reader(ABC):
         await self._client.wait_connected(timeout)
 
     @abstractmethod
-    def _see(self, event: Event) -> Steps[None] | None: ...
+    def _handle_event(self, event: Event) -> Steps[None] | None: ...
 
-    def _hear(self, event: Event) -> Steps[None] | None:
-        if isinstance(event, Disconnected):
-            self._lost = time.monotonic()
-        return self._see(event)
+    def _receive_event(self, event: Event) -> Steps[None] | None:
+        if isinstance(event, ConnectionClosed):
+            self._disconnected_at = time.monotonic()
+        return self._handle_event(event)
 
-    def _complain(self, of: str, reasons: set[str]) -> None:
+    def _log_reasons(self, of: str, reasons: set[str]) -> None:
         """Log each reason once, however many rows have it, and empty the set."""
         while reasons:
             reason = reasons.pop()
-            if reason not in self._complaints and len(self._complaints) < MOST_COMPLAINTS:
-                self._complaints.add(reason)
+            if reason not in self._logged_reasons and len(self._logged_reasons) < MAX_LOGGED_REASONS:
+                self._logged_reasons.add(reason)
                 LOG.warning("%s: rows of %s that cannot be read are left out: %s", self._database, of, reason)

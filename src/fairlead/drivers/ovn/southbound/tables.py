@@ -9,14 +9,14 @@ import time
 from collections.abc import Iterator, Mapping
 
 from fairlead.drivers.ovn.southbound import chassis as ovn_chassis
-from fairlead.drivers.ovn.southbound.chassis import Bindings, Nodes
+from fairlead.drivers.ovn.southbound.chassis import Bindings, ChassisLiveness
 from fairlead.drivers.ovsdb.protocol import TableMonitor
 from fairlead.drivers.ovsdb.values import Json, decode_map, decode_optional
 from fairlead.model.documents.addresses import parse_address
 from fairlead.model.documents.health import Endpoint, Health
 from fairlead.model.documents.loadbalancer import Transport
 from fairlead.model.documents.sanitize import shorten
-from fairlead.model.queries.liveness import why_silent
+from fairlead.model.queries.liveness import explain_unavailability
 
 LOG = logging.getLogger(__name__)
 TABLES = {
@@ -26,10 +26,10 @@ TABLES = {
 }
 _HEALTH = {"online": Health.ONLINE, "offline": Health.ERROR, "error": Health.ERROR}
 """ovn-sb(5) Service_Monitor:status; empty is unknown."""
-_ROUND = {"interval": 5, "timeout": 3}
+_DEFAULT_OPTIONS = {"interval": 5, "timeout": 3}
 """Defaults in seconds (ovn-sb(5) Service_Monitor:options)."""
-LONGEST_ROUND = 3600.0
-LONGEST_REASON = 100
+MAX_PROBE_SECONDS = 3600.0
+MAX_REASON_LENGTH = 100
 
 
 class Datapaths:
@@ -58,9 +58,9 @@ class SouthboundTables:
     def __init__(self, patience: float) -> None:
         self.datapaths = Datapaths()
         self.bindings = Bindings()
-        self.moved: set[str] = set()
+        self.moved_ports: set[str] = set()
         """Ports with unreported changes."""
-        self.nodes = Nodes(time.monotonic, patience)
+        self.liveness = ChassisLiveness(time.monotonic, patience)
         self.unreadable: dict[str, str] = {}
         """UUID of a Service_Monitor -> why it cannot be parsed."""
         self.reasons: set[str] = set()
@@ -79,7 +79,11 @@ class SouthboundTables:
         if endpoint not in self._statuses:
             return None
         binding = self.bindings.find(endpoint.port_id)
-        silent = why_silent(works=binding.works, alive=binding.chassis not in self.nodes.dead) if binding else None
+        silent = (
+            explain_unavailability(works=binding.is_installed, alive=binding.chassis not in self.liveness.dead)
+            if binding
+            else None
+        )
         if silent is not None:
             return silent
         if endpoint in self._unprobed:
@@ -92,24 +96,24 @@ class SouthboundTables:
         for uuid, change in _gone_first(tables.get("Datapath_Binding", {})):
             self.datapaths.take(uuid, change)
         for uuid, change in _gone_first(tables.get("Chassis", {})):
-            self.moved.update(self.bindings.take_chassis(uuid, change))
+            self.moved_ports.update(self.bindings.take_chassis(uuid, change))
         for uuid, change in _gone_first(tables.get("Service_Monitor", {})):
             touched.update(self._take_monitor(uuid, change))
         for uuid, change in _gone_first(tables.get("Port_Binding", {})):
             for port in self.bindings.take(uuid, change):
-                self.moved.add(port)
+                self.moved_ports.add(port)
                 touched.update(self._of_port.get(port, ()))
         for uuid, change in tables.get("Chassis_Private", {}).items():
-            self.nodes.take(uuid, change)
+            self.liveness.take(uuid, change)
         return touched
 
-    def judge(self) -> Iterator[Endpoint]:
+    def evaluate_liveness(self) -> Iterator[Endpoint]:
         """Re-evaluate the liveness of nodes, and yield the endpoints on those that changed."""
-        before = self.nodes.dead
-        changed = self.nodes.judge()
-        for words, some in (("are dead", self.nodes.dead - before), ("live again", before - self.nodes.dead)):
+        before = self.liveness.dead
+        changed = self.liveness.evaluate()
+        for words, some in (("are dead", self.liveness.dead - before), ("live again", before - self.liveness.dead)):
             if some:
-                LOG.warning("OVN Southbound: chassis that %s: %s", words, ", ".join(self.nodes.names(some)))
+                LOG.warning("OVN Southbound: chassis that %s: %s", words, ", ".join(self.liveness.names(some)))
         self.bindings.note(changed)
         if changed:
             for port, endpoints in self._of_port.items():
@@ -131,7 +135,7 @@ class SouthboundTables:
                 for endpoint in self._enter(uuid, columns):
                     if self._statuses[endpoint] == "offline":
                         self._unprobed[endpoint] = uuid
-                        self.new_rows.append((uuid, _read_round(columns)))
+                        self.new_rows.append((uuid, _read_probe_seconds(columns)))
                     yield endpoint
             case {"modify": {"status": status}} if uuid in self._endpoints:
                 endpoint = self._endpoints[uuid]
@@ -155,17 +159,17 @@ class SouthboundTables:
         try:
             endpoint = _read_endpoint(columns)
         except ValueError as error:
-            self._leave_out(uuid, shorten(str(error), LONGEST_REASON))
+            self._reject_row(uuid, shorten(str(error), MAX_REASON_LENGTH))
             return
         if endpoint in self._statuses:  # another writer's, in another form; which of the two counts is undefined
-            self._leave_out(uuid, "a second row for one endpoint")
+            self._reject_row(uuid, "a second row for one endpoint")
             return
         self._endpoints[uuid] = endpoint
         self._statuses[endpoint] = decode_optional(columns.get("status", ["set", []])) or ""
         self._of_port.setdefault(endpoint.port_id, set()).add(endpoint)
         yield endpoint
 
-    def _leave_out(self, uuid: str, reason: str) -> None:
+    def _reject_row(self, uuid: str, reason: str) -> None:
         self.unreadable[uuid] = reason
         self.reasons.add(reason)
 
@@ -177,11 +181,11 @@ def _read_endpoint(columns: Mapping[str, Json]) -> Endpoint:
     return Endpoint(columns.get("logical_port", ""), address, columns.get("port", 0), transport)
 
 
-def _read_round(columns: Mapping[str, Json]) -> float:
+def _read_probe_seconds(columns: Mapping[str, Json]) -> float:
     """Return the seconds until a probe has been sent and has completed."""
     options = decode_map(columns.get("options", ["map", []]))
-    texts = [options.get(name, str(seconds)) for name, seconds in _ROUND.items()]
-    return min(sum(float(text) if text.isdecimal() else LONGEST_ROUND for text in texts), LONGEST_ROUND)
+    texts = [options.get(name, str(seconds)) for name, seconds in _DEFAULT_OPTIONS.items()]
+    return min(sum(float(text) if text.isdecimal() else MAX_PROBE_SECONDS for text in texts), MAX_PROBE_SECONDS)
 
 
 def _gone_first(changes: Mapping[str, Mapping[str, Json]]) -> list[tuple[str, Mapping[str, Json]]]:

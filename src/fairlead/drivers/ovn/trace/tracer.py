@@ -13,12 +13,12 @@ from typing import Any
 
 from fairlead.dataplane.ovn_trace import (
     OPTIONS,
-    Neighbour,
+    NeighbourPort,
     Packet,
     Sender,
     Step,
+    TraceVerdict,
     Untraceable,
-    Verdict,
     choose_mac,
     choose_next_hop,
     compose_microflow,
@@ -30,10 +30,10 @@ from fairlead.drivers.ovsdb.values import Json, decode_map, decode_uuids, encode
 from fairlead.model.documents.addresses import IPAddress
 from fairlead.runtime.subprocesses import kill
 
-PATIENCE = 30.0
+COMMAND_TIMEOUT = 30.0
 """Seconds for connecting, for a query, and for ovn-trace, which reads all logical flows first."""
 NO_CHASSIS = "ovn-trace does not know what a chassis has of its own"
-NAMES = ("neutron:port_name", "fairlead:name")
+NAME_KEYS = ("neutron:port_name", "fairlead:name")
 """external_ids keys with the display name of a port."""
 
 
@@ -45,7 +45,7 @@ class TracerSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class TraceRequest:
     port: str
     """Name of a logical switch port, which is the port's id in the API, or its display name."""
     destination: IPAddress
@@ -56,15 +56,15 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class TraceResult:
     microflow: str
     trace: str
-    verdict: Verdict
+    verdict: TraceVerdict
     row: Mapping[str, str]
     """Deciding row in the Northbound database: `table`, `uuid`, `name`, and its marks; empty if there is none."""
 
 
-async def trace(settings: TracerSettings, question: Question) -> Answer:
+async def trace(settings: TracerSettings, question: TraceRequest) -> TraceResult:
     """Trace a packet. Raises Untraceable, DriverError and OSError."""
     async with (
         _connected(settings.southbound, "OVN_Southbound", settings.tls) as southbound,
@@ -79,7 +79,7 @@ async def trace(settings: TracerSettings, question: Question) -> Answer:
         text = await _ovn_trace(settings, microflow)
         verdict = judge(text, sender.port_id)
         row = await _row(southbound, northbound, verdict.step) if verdict.step else {}
-        return Answer(microflow=microflow, trace=text, verdict=verdict, row=row)
+        return TraceResult(microflow=microflow, trace=text, verdict=verdict, row=row)
 
 
 @asynccontextmanager
@@ -87,7 +87,7 @@ async def _connected(remotes: tuple[Remote, ...], database: str, tls: Tls | None
     client = Client(Settings(remotes=remotes, database=database, tables={}, tls=tls), lambda _: None)
     client.start()
     try:
-        await client.wait_connected(PATIENCE)
+        await client.wait_connected(COMMAND_TIMEOUT)
         yield client
     except TimeoutError:
         where = ", ".join(map(str, remotes))
@@ -98,7 +98,7 @@ async def _connected(remotes: tuple[Remote, ...], database: str, tls: Tls | None
 
 async def _select(client: Client, table: str, columns: Sequence[str], *where: Json) -> list[dict[str, Any]]:
     operation = {"op": "select", "table": table, "where": list(where), "columns": list(columns)}
-    [result] = await client.transact([operation], PATIENCE)
+    [result] = await client.transact([operation], COMMAND_TIMEOUT)
     rows: list[dict[str, Any]] = result["rows"]
     return rows
 
@@ -111,7 +111,7 @@ async def _binding(southbound: Client, northbound: Client, port: str) -> dict[st
     if found:
         return found[0]
     names = set[str]()
-    for key in NAMES:
+    for key in NAME_KEYS:
         named = ["external_ids", "includes", ["map", [[key, port]]]]
         names |= {row["name"] for row in await _select(northbound, "Logical_Switch_Port", ("name",), named)}
     if len(names) > 1:
@@ -122,7 +122,7 @@ async def _binding(southbound: Client, northbound: Client, port: str) -> dict[st
     raise Untraceable(f"OVN has no port {port}; its name in OVN is the port's id")
 
 
-def _sender(binding: Mapping[str, Any], question: Question) -> Sender:
+def _sender(binding: Mapping[str, Any], question: TraceRequest) -> Sender:
     port: str = binding["logical_port"]
     version = question.destination.version
     for entry in _texts(binding["mac"]):
@@ -153,7 +153,7 @@ async def _check_traceable(southbound: Client, northbound: Client, port: str, de
                     raise Untraceable(f"{what}; {NO_CHASSIS}")
 
 
-async def _neighbours(southbound: Client, datapath: Json) -> AsyncIterator[Neighbour]:
+async def _neighbours(southbound: Client, datapath: Json) -> AsyncIterator[NeighbourPort]:
     for port in await _select(southbound, "Port_Binding", _BINDING, ["datapath", "==", datapath]):
         peer = decode_map(port["options"]).get("peer")
         peers = await _select(southbound, "Port_Binding", _BINDING, ["logical_port", "==", peer]) if peer else []
@@ -161,7 +161,7 @@ async def _neighbours(southbound: Client, datapath: Json) -> AsyncIterator[Neigh
             mac, *addresses = entry.split()
             if ":" in mac:
                 known = tuple(ip_interface(address) for address in addresses)
-                yield Neighbour(mac=mac, addresses=known, of_router=bool(peer))
+                yield NeighbourPort(mac=mac, addresses=known, of_router=bool(peer))
 
 
 def _texts(column: Json) -> list[str]:
@@ -177,10 +177,10 @@ async def _ovn_trace(settings: TracerSettings, microflow: str) -> str:
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(*words, microflow, stdout=pipe, stderr=pipe)
     try:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(COMMAND_TIMEOUT):
             output, complaint = await process.communicate()
     except TimeoutError:
-        raise Untraceable(f"ovn-trace has not answered for {PATIENCE:.0f} s") from None
+        raise Untraceable(f"ovn-trace has not answered for {COMMAND_TIMEOUT:.0f} s") from None
     finally:
         await kill(process)
     if process.returncode != 0:

@@ -11,13 +11,13 @@ from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address
 from typing import Any, TypeAlias, TypeVar
 
-from fairlead.drivers.ovn.unmanaged.rows import Route, RouterPort, SwitchPort
+from fairlead.drivers.ovn.unmanaged.rows import RouteRow, RouterPortRow, SwitchPortRow
 from fairlead.model.documents.addresses import IPAddress, IPNetwork, parse_address, parse_network
 
 METADATA = "network:distributed"
 """`device_owner` of the port that Neutron creates in each network if it has a metadata agent."""
 TRUE = "True"
-MOST_ADDRESSES = 100
+MAX_ADDRESSES_PER_PORT = 100
 """Maximum addresses of one port. Neutron's default is five (max_fixed_ips_per_port)."""
 
 
@@ -26,14 +26,14 @@ class Malformed(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class On:
+class AddressInSubnet:
     """A port has an address of this subnet."""
 
     cidr: IPNetwork
 
 
 @dataclass(frozen=True, slots=True)
-class Called:
+class SubnetId:
     """A subnet has this id."""
 
     cidr: IPNetwork
@@ -41,7 +41,7 @@ class Called:
 
 
 @dataclass(frozen=True, slots=True)
-class Presumed:
+class PresumedSubnetId:
     """Same, provided that a port's addresses and subnet ids are in one order."""
 
     cidr: IPNetwork
@@ -49,7 +49,7 @@ class Presumed:
 
 
 @dataclass(frozen=True, slots=True)
-class Interface:
+class RouterInterface:
     """A router has an address of this subnet, and forwards."""
 
     cidr: IPNetwork
@@ -57,7 +57,7 @@ class Interface:
 
 
 @dataclass(frozen=True, slots=True)
-class LeavesBy:
+class SubnetNextHop:
     """External router that is the next hop of a subnet's outgoing packets."""
 
     subnet_id: str
@@ -65,26 +65,35 @@ class LeavesBy:
 
 
 @dataclass(frozen=True, slots=True)
-class Owned:
+class OwnerProject:
     """The network belongs to this project."""
 
     project_id: str
 
 
 @dataclass(frozen=True, slots=True)
-class Used:
+class PortProject:
     """The project has a port on the network."""
 
     project_id: str
 
 
 @dataclass(frozen=True, slots=True)
-class Wire:
+class Localnet:
     physical_network: str
     tag: int | None
 
 
-Trace: TypeAlias = On | Called | Presumed | Interface | LeavesBy | Owned | Used | Wire
+Trace: TypeAlias = (
+    AddressInSubnet
+    | SubnetId
+    | PresumedSubnetId
+    | RouterInterface
+    | SubnetNextHop
+    | OwnerProject
+    | PortProject
+    | Localnet
+)
 _Trace = TypeVar("_Trace", bound=Trace)
 
 
@@ -120,13 +129,13 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class End:
+class RouterEnd:
     """Router side of a switch port."""
 
     router: str
     """UUID of the router's row."""
-    port: RouterPort
-    routes: tuple[Route, ...] = ()
+    port: RouterPortRow
+    routes: tuple[RouteRow, ...] = ()
     """Default routes of a gateway."""
 
     @property
@@ -134,47 +143,47 @@ class End:
         return is_gateway(self.port)
 
 
-def is_gateway(port: RouterPort) -> bool:
+def is_gateway(port: RouterPortRow) -> bool:
     return port.is_gateway == TRUE or port.name.endswith("-lr-lrp-ext")
 
 
-def traces_of_port(row: SwitchPort, end: End | None) -> tuple[Trace, ...]:
+def traces_of_port(row: SwitchPortRow, end: RouterEnd | None) -> tuple[Trace, ...]:
     """Return the traces of a port. A malformed one contributes its project, so shared networks are recognised."""
-    whose = tuple(_whose(row))
+    whose = tuple(_project_traces(row))
     try:
         return (*_traces(row, end), *whose)
     except Malformed:
         return whose
 
 
-def _whose(row: SwitchPort) -> Iterator[Trace]:
+def _project_traces(row: SwitchPortRow) -> Iterator[Trace]:
     if row.project_id:
-        yield Owned(row.project_id) if row.device_owner == METADATA else Used(row.project_id)
+        yield OwnerProject(row.project_id) if row.device_owner == METADATA else PortProject(row.project_id)
 
 
-def _traces(row: SwitchPort, end: End | None) -> Iterator[Trace]:
+def _traces(row: SwitchPortRow, end: RouterEnd | None) -> Iterator[Trace]:
     if row.type == "localnet":
-        yield Wire(row.wire, row.tag)
+        yield Localnet(row.wire, row.tag)
     elif end is not None:
         yield from _traces_of_router(row, end)
     else:
-        yield from (On(cidr) for _, cidr in read_interfaces(row.cidrs.split()))
+        yield from (AddressInSubnet(cidr) for _, cidr in read_interfaces(row.cidrs.split()))
 
 
-def _traces_of_router(row: SwitchPort, end: End) -> Iterator[Trace]:
+def _traces_of_router(row: SwitchPortRow, end: RouterEnd) -> Iterator[Trace]:
     interfaces = interfaces_of(end.port)
     ids = end.port.subnet_ids.split()
-    yield from (On(cidr) for _, cidr in interfaces)
+    yield from (AddressInSubnet(cidr) for _, cidr in interfaces)
     if len(ids) == len(interfaces) == 1:
-        yield Called(interfaces[0][1], ids[0])
+        yield SubnetId(interfaces[0][1], ids[0])
     elif len(ids) == len(told := read_interfaces(row.cidrs.split())):
-        yield from (Presumed(cidr, subnet_id) for (_, cidr), subnet_id in zip(told, ids, strict=True))
+        yield from (PresumedSubnetId(cidr, subnet_id) for (_, cidr), subnet_id in zip(told, ids, strict=True))
     if not end.is_gateway:
-        yield from (Interface(cidr, address) for address, cidr in interfaces)
+        yield from (RouterInterface(cidr, address) for address, cidr in interfaces)
         return
     for route in end.routes:
         if route.subnet_id and (address := read_address(route.nexthop)) is not None:
-            yield LeavesBy(route.subnet_id, address)
+            yield SubnetNextHop(route.subnet_id, address)
 
 
 def read_address(text: str) -> IPAddress | None:
@@ -185,7 +194,7 @@ def read_address(text: str) -> IPAddress | None:
         return None
 
 
-def interfaces_of(port: RouterPort) -> list[tuple[IPAddress, IPNetwork]]:
+def interfaces_of(port: RouterPortRow) -> list[tuple[IPAddress, IPNetwork]]:
     """Return the addresses except link-local ones. Raises Malformed."""
     return [each for each in read_interfaces(sorted(port.networks)) if not each[0].is_link_local]
 
@@ -193,7 +202,7 @@ def interfaces_of(port: RouterPort) -> list[tuple[IPAddress, IPNetwork]]:
 def read_interfaces(texts: Iterable[str]) -> list[tuple[IPAddress, IPNetwork]]:
     """Parse addresses such as `10.0.0.5/24` with their subnets. Raises Malformed."""
     found = [read_interface(text) for text in texts]
-    if len(found) > MOST_ADDRESSES:
+    if len(found) > MAX_ADDRESSES_PER_PORT:
         raise Malformed("more addresses than a port may have")
     return found
 

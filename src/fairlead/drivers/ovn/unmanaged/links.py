@@ -4,7 +4,7 @@ from collections.abc import Collection, Hashable, Iterable
 from typing import TypeAlias
 
 Key: TypeAlias = tuple[str, Hashable]
-_NOBODY: tuple[str, ...] = ()
+_NO_HOLDERS: tuple[str, ...] = ()
 
 
 class Links:
@@ -15,15 +15,15 @@ class Links:
         self._children: dict[str, set[str]] = {}
 
     def holder(self, child: str) -> str | None:
-        return next(iter(self._holders.get(child, _NOBODY)), None)
+        return next(iter(self._holders.get(child, _NO_HOLDERS)), None)
 
     def children(self, holder: str) -> Collection[str]:
-        return self._children.get(holder, _NOBODY)
+        return self._children.get(holder, _NO_HOLDERS)
 
     def toggle(self, holder: str, child: str) -> None:
         """Add the relation, or remove it if it exists."""
         children = self._children.setdefault(holder, set())
-        others = tuple(each for each in self._holders.get(child, _NOBODY) if each != holder)
+        others = tuple(each for each in self._holders.get(child, _NO_HOLDERS) if each != holder)
         if child in children:
             children.remove(child)
             self._hold(child, others)
@@ -40,14 +40,14 @@ class Links:
             self._holders.pop(child, None)
 
 
-class Index:
+class RowIndex:
     """Key -> the rows with that key."""
 
     def __init__(self) -> None:
         self._found: dict[Key, set[str]] = {}
 
     def find(self, *key: str) -> Collection[str]:
-        return self._found.get((key[0], key[1]), _NOBODY)
+        return self._found.get((key[0], key[1]), _NO_HOLDERS)
 
     def change(self, uuid: str, before: Iterable[Key], after: Iterable[Key]) -> None:
         for key in before:

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 from fairlead.drivers.ovsdb.values import Json, decode_map, decode_optional, decode_set, decode_uuids
 
-LONGEST_TEXT = 1000
+MAX_TEXT_LENGTH = 1000
 """Maximum characters of a kept text. Longer ones are truncated with a digest appended, so different texts differ."""
 _LISTENS = re.compile(r"(?:lxd|incus)-net[0-9]{1,20}-lb-([0-9a-f.:]{2,39})-(?:tcp|udp)")
 _Read: TypeAlias = Callable[[Json, Any], Iterator[tuple[str, Any]]]
@@ -21,7 +21,7 @@ _Read: TypeAlias = Callable[[Json, Any], Iterator[tuple[str, Any]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Switch:
+class SwitchRow:
     name: str = ""
     title: str = ""
     """Display name of the network."""
@@ -29,7 +29,7 @@ class Switch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SwitchPort:
+class SwitchPortRow:
     name: str = ""
     type: str = ""
     addresses: frozenset[str] = frozenset()
@@ -52,14 +52,14 @@ class SwitchPort:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Router:
+class RouterRow:
     name: str = ""
     enabled: bool = True
     title: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RouterPort:
+class RouterPortRow:
     name: str = ""
     mac: str = ""
     networks: frozenset[str] = frozenset()
@@ -68,7 +68,7 @@ class RouterPort:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Nat:
+class NatRow:
     type: str = ""
     external_ip: str = ""
     logical_ip: str = ""
@@ -78,7 +78,7 @@ class Nat:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Route:
+class RouteRow:
     prefix: str = ""
     nexthop: str = ""
     subnet_id: str = ""
@@ -87,7 +87,7 @@ class Route:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dhcp:
+class DhcpOptionsRow:
     cidr: str = ""
     router: str = ""
     mtu: str = ""
@@ -100,7 +100,7 @@ class Dhcp:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Balancer:
+class BalancerRow:
     """Load balancer or forward of LXD or Incus."""
 
     listen: str = ""
@@ -108,17 +108,19 @@ class Balancer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Global:
+class GlobalRow:
     ignore_lsp_down: str = ""
 
 
-Row: TypeAlias = Switch | SwitchPort | Router | RouterPort | Nat | Route | Dhcp | Balancer | Global
+UnmanagedRow: TypeAlias = (
+    SwitchRow | SwitchPortRow | RouterRow | RouterPortRow | NatRow | RouteRow | DhcpOptionsRow | BalancerRow | GlobalRow
+)
 
 
 def _bounded(text: str) -> str:
     """Truncate and share a text, because many rows have equal ones."""
-    if len(text) > LONGEST_TEXT:
-        text = f"{text[: LONGEST_TEXT // 2]}…{sha256(text.encode(errors='replace')).hexdigest()}"
+    if len(text) > MAX_TEXT_LENGTH:
+        text = f"{text[: MAX_TEXT_LENGTH // 2]}…{sha256(text.encode(errors='replace')).hexdigest()}"
     return intern(text)
 
 
@@ -154,7 +156,7 @@ def _texts(name: str) -> _Read:
     return read
 
 
-def _words(**fields: str) -> _Read:
+def _read_map_keys(**fields: str) -> _Read:
     """Read keys of a map into fields; a missing key is ""."""
     names = {word: name for name, word in fields.items()}
 
@@ -169,25 +171,27 @@ def _words(**fields: str) -> _Read:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
-    empty: Row
+class UnmanagedTable:
+    empty: UnmanagedRow
     columns: Mapping[str, _Read]
     holds: Mapping[str, str] = field(default_factory=dict)
     """Column with child rows -> their table."""
 
 
-TABLES: Mapping[str, Table] = {
-    "NB_Global": Table(empty=Global(), columns={"options": _words(ignore_lsp_down="ignore_lsp_down")}),
-    "Logical_Switch": Table(
-        empty=Switch(),
+TABLES: Mapping[str, UnmanagedTable] = {
+    "NB_Global": UnmanagedTable(
+        empty=GlobalRow(), columns={"options": _read_map_keys(ignore_lsp_down="ignore_lsp_down")}
+    ),
+    "Logical_Switch": UnmanagedTable(
+        empty=SwitchRow(),
         columns={
             "name": _text("name"),
-            "external_ids": _words(title="neutron:network_name", mtu="neutron:mtu"),
+            "external_ids": _read_map_keys(title="neutron:network_name", mtu="neutron:mtu"),
         },
         holds={"ports": "Logical_Switch_Port"},
     ),
-    "Logical_Switch_Port": Table(
-        empty=SwitchPort(),
+    "Logical_Switch_Port": UnmanagedTable(
+        empty=SwitchPortRow(),
         columns={
             "name": _text("name"),
             "type": _text("type"),
@@ -195,8 +199,8 @@ TABLES: Mapping[str, Table] = {
             "dynamic_addresses": _text("dynamic"),
             "enabled": _enabled,
             "tag": _number("tag"),
-            "options": _words(router_port="router-port", wire="network_name", chassis="requested-chassis"),
-            "external_ids": _words(
+            "options": _read_map_keys(router_port="router-port", wire="network_name", chassis="requested-chassis"),
+            "external_ids": _read_map_keys(
                 title="neutron:port_name",
                 device_id="neutron:device_id",
                 device_owner="neutron:device_owner",
@@ -208,50 +212,50 @@ TABLES: Mapping[str, Table] = {
             ),
         },
     ),
-    "Logical_Router": Table(
-        empty=Router(),
+    "Logical_Router": UnmanagedTable(
+        empty=RouterRow(),
         columns={
             "name": _text("name"),
             "enabled": _enabled,
-            "external_ids": _words(title="neutron:router_name"),
+            "external_ids": _read_map_keys(title="neutron:router_name"),
         },
         holds={"ports": "Logical_Router_Port", "static_routes": "Logical_Router_Static_Route", "nat": "NAT"},
     ),
-    "Logical_Router_Port": Table(
-        empty=RouterPort(),
+    "Logical_Router_Port": UnmanagedTable(
+        empty=RouterPortRow(),
         columns={
             "name": _text("name"),
             "mac": _text("mac"),
             "networks": _texts("networks"),
-            "external_ids": _words(subnet_ids="neutron:subnet_ids", is_gateway="neutron:is_ext_gw"),
+            "external_ids": _read_map_keys(subnet_ids="neutron:subnet_ids", is_gateway="neutron:is_ext_gw"),
         },
     ),
-    "NAT": Table(
-        empty=Nat(),
+    "NAT": UnmanagedTable(
+        empty=NatRow(),
         columns={
             "type": _text("type"),
             "external_ip": _text("external_ip"),
             "logical_ip": _text("logical_ip"),
-            "external_ids": _words(
+            "external_ids": _read_map_keys(
                 floating_ip_id="neutron:fip_id", port_id="neutron:fip_port_id", network_id="neutron:fip_network_id"
             ),
         },
     ),
-    "Logical_Router_Static_Route": Table(
-        empty=Route(),
+    "Logical_Router_Static_Route": UnmanagedTable(
+        empty=RouteRow(),
         columns={
             "ip_prefix": _text("prefix"),
             "nexthop": _text("nexthop"),
-            "external_ids": _words(subnet_id="neutron:subnet_id", is_gateway="neutron:is_ext_gw"),
+            "external_ids": _read_map_keys(subnet_id="neutron:subnet_id", is_gateway="neutron:is_ext_gw"),
         },
     ),
-    "Load_Balancer": Table(empty=Balancer(), columns={"name": _listen}),
-    "DHCP_Options": Table(
-        empty=Dhcp(),
+    "Load_Balancer": UnmanagedTable(empty=BalancerRow(), columns={"name": _listen}),
+    "DHCP_Options": UnmanagedTable(
+        empty=DhcpOptionsRow(),
         columns={
             "cidr": _text("cidr"),
-            "options": _words(router="router", mtu="mtu"),
-            "external_ids": _words(
+            "options": _read_map_keys(router="router", mtu="mtu"),
+            "external_ids": _read_map_keys(
                 subnet_id="subnet_id",
                 network_id="neutron:network_id",
                 port_id="port_id",
@@ -263,7 +267,7 @@ TABLES: Mapping[str, Table] = {
 }
 
 
-def read_row(table: str, before: Row, columns: Mapping[str, Json]) -> Row:
+def read_row(table: str, before: UnmanagedRow, columns: Mapping[str, Json]) -> UnmanagedRow:
     """Apply column values to a row; for a known row they are differences (ovsdb-server(7), 4.1.14)."""
     found = dict[str, Any]()
     for column, value in columns.items():

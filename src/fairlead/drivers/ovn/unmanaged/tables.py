@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TypeAlias, cast
 
 from fairlead.drivers.ovn.unmanaged.documents import (
-    Identity,
+    RowIdentity,
     check_options,
     floating_document,
     identify,
@@ -19,28 +19,28 @@ from fairlead.drivers.ovn.unmanaged.documents import (
     router_document,
 )
 from fairlead.drivers.ovn.unmanaged.evidence import (
-    End,
+    AddressInSubnet,
     Evidence,
     Malformed,
-    On,
+    RouterEnd,
     is_gateway,
     read_address,
     traces_of_port,
 )
-from fairlead.drivers.ovn.unmanaged.links import Index, Key, Links
+from fairlead.drivers.ovn.unmanaged.links import Key, Links, RowIndex
 from fairlead.drivers.ovn.unmanaged.registry import Registry
 from fairlead.drivers.ovn.unmanaged.rows import (
     TABLES,
-    Balancer,
-    Dhcp,
-    Global,
-    Nat,
-    Route,
-    Router,
-    RouterPort,
-    Row,
-    Switch,
-    SwitchPort,
+    BalancerRow,
+    DhcpOptionsRow,
+    GlobalRow,
+    NatRow,
+    RouteRow,
+    RouterPortRow,
+    RouterRow,
+    SwitchPortRow,
+    SwitchRow,
+    UnmanagedRow,
     read_held,
     read_row,
 )
@@ -49,11 +49,11 @@ from fairlead.model.documents.addresses import IPAddress
 from fairlead.model.documents.owner import Kind, Owner
 from fairlead.model.documents.sanitize import shorten
 from fairlead.model.documents.unmanaged import (
-    Foreign,
-    ForeignFloatingIP,
-    ForeignNetwork,
-    ForeignPort,
-    ForeignRouter,
+    UnmanagedFloatingIP,
+    UnmanagedNetwork,
+    UnmanagedObject,
+    UnmanagedPort,
+    UnmanagedRouter,
     Writer,
 )
 from fairlead.runtime.steps import Steps
@@ -61,11 +61,11 @@ from fairlead.runtime.steps import Steps
 SWITCH, PORT, ROUTER, ROUTER_PORT = "Logical_Switch", "Logical_Switch_Port", "Logical_Router", "Logical_Router_Port"
 NAT, ROUTE, DHCP = "NAT", "Logical_Router_Static_Route", "DHCP_Options"
 GLOBAL = "NB_Global"
-LONGEST_REASON = 100
+MAX_REASON_LENGTH = 100
 _KINDS = {SWITCH: Kind.NETWORK, PORT: Kind.PORT, ROUTER: Kind.ROUTER, NAT: Kind.FLOATING_IP}
 """Tables with one document per row."""
 _LEADS_TO, _TO_PORT, _ON_NETWORK = "leads to", "to port", "on network"
-_Make: TypeAlias = Callable[[str], Foreign | None]
+_Make: TypeAlias = Callable[[str], UnmanagedObject | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,24 +73,24 @@ class _Placed:
     """A port with everything that determines its evidence about the network."""
 
     switch: str
-    row: SwitchPort
-    end: End | None
+    row: SwitchPortRow
+    end: RouterEnd | None
 
 
-class ForeignTables:
+class UnmanagedTables:
     """Unmanaged tables. Call `take` with changes, then `settle`, which updates the documents in `registry`."""
 
     def __init__(self) -> None:
         self.registry = Registry()
-        self.given = GivenAddresses()
+        self.external_addresses = ExternalAddresses()
         self.unreadable: dict[str, str] = {}
         """UUID of a row -> why it is skipped."""
         self.reasons: set[str] = set()
         """Unreported reasons."""
-        self._rows: dict[str, dict[str, Row]] = {table: {} for table in TABLES}
+        self._rows: dict[str, dict[str, UnmanagedRow]] = {table: {} for table in TABLES}
         self._links = {held: Links() for table in TABLES.values() for held in table.holds.values()}
         """Relations, by the table of the children."""
-        self._index = Index()
+        self._index = RowIndex()
         self._placed: dict[str, _Placed] = {}
         self._evidence: dict[str, Evidence] = {}
         """Evidence by UUID of the switch."""
@@ -102,7 +102,7 @@ class ForeignTables:
     @property
     def answers_for_unplugged(self) -> bool:
         """Whether OVN answers ARP for ports without a chassis (ovn-nb(5), ignore_lsp_down), which is its default."""
-        rows = cast(Mapping[str, Global], self._rows[GLOBAL])
+        rows = cast(Mapping[str, GlobalRow], self._rows[GLOBAL])
         return any(row.ignore_lsp_down != "false" for row in rows.values())
 
     def take(self, tables: Mapping[str, Mapping[str, Mapping[str, Json]]]) -> Steps[None]:
@@ -141,7 +141,7 @@ class ForeignTables:
             case _:
                 pass
 
-    def _put(self, table: str, uuid: str, before: Row | None, after: Row | None) -> None:
+    def _put(self, table: str, uuid: str, before: UnmanagedRow | None, after: UnmanagedRow | None) -> None:
         if before == after:
             return
         if before is not None:
@@ -151,11 +151,11 @@ class ForeignTables:
         else:
             self._rows[table][uuid] = after
         self._index.change(uuid, _keys(before), _keys(after))
-        self.given.change(_given(before), _given(after))
+        self.external_addresses.change(_external_addresses(before), _external_addresses(after))
         self.unreadable.pop(uuid, None)
         if after is not None:
             self._touch(table, uuid, after)
-        if isinstance(after, Dhcp) and _switch_of(after):
+        if isinstance(after, DhcpOptionsRow) and _switch_of(after):
             self._try(uuid, check_options, after)
 
     def _toggle(self, table: str, uuid: str, columns: Mapping[str, Json]) -> Steps[None]:
@@ -175,34 +175,34 @@ class ForeignTables:
 
     # Effects of a change
 
-    def _touch(self, table: str, uuid: str, row: Row) -> None:
+    def _touch(self, table: str, uuid: str, row: UnmanagedRow) -> None:
         holder = self._links[table].holder(uuid) if table in self._links else None
         match row:
-            case Switch(name=name):
+            case SwitchRow(name=name):
                 self._due[SWITCH].update(self._index.find(SWITCH, name), (uuid,))
-            case Router(name=name):
+            case RouterRow(name=name):
                 for each in (*self._index.find(ROUTER, name), uuid):
                     self._due[ROUTER].add(each)
                     self._touch_ends(each)
-            case SwitchPort():
+            case SwitchPortRow():
                 self._moved.add(uuid)
-            case RouterPort(name=name):
+            case RouterPortRow(name=name):
                 self._moved.update(self._index.find(_LEADS_TO, name))
                 self._due[ROUTER].update((holder,) if holder else ())
-            case Nat(floating_ip_id=identity):
+            case NatRow(floating_ip_id=identity):
                 self._due[NAT].update(self._index.find(NAT, identity), (uuid,))
                 self._due[ROUTER].update((holder,) if holder and row.type == "snat" else ())
-            case Route():
+            case RouteRow():
                 self._due[ROUTER].update((holder,) if holder else ())
                 if holder and row.is_gateway:
                     self._touch_ends(holder)
-            case Dhcp():
+            case DhcpOptionsRow():
                 self._due[SWITCH].update(self._index.find(SWITCH, _switch_of(row)))
-            case Balancer() | Global():
+            case BalancerRow() | GlobalRow():
                 pass
 
     def _touch_ends(self, router: str) -> None:
-        rows = cast(Mapping[str, RouterPort], self._rows[ROUTER_PORT])
+        rows = cast(Mapping[str, RouterPortRow], self._rows[ROUTER_PORT])
         for each in self._links[ROUTER_PORT].children(router):
             if each in rows:
                 self._moved.update(self._index.find(_LEADS_TO, rows[each].name))
@@ -219,23 +219,23 @@ class ForeignTables:
             self._count(new, 1)
 
     def _find_place(self, uuid: str) -> _Placed | None:
-        row = cast(SwitchPort | None, self._rows[PORT].get(uuid))
+        row = cast(SwitchPortRow | None, self._rows[PORT].get(uuid))
         switch = self._links[PORT].holder(uuid)
         return None if row is None or switch is None else _Placed(switch, row, self._find_end(row))
 
-    def _find_end(self, row: SwitchPort) -> End | None:
+    def _find_end(self, row: SwitchPortRow) -> RouterEnd | None:
         found = min(self._index.find(ROUTER_PORT, row.router_port), default=None) if row.type == "router" else None
         router = None if found is None else self._links[ROUTER_PORT].holder(found)
         if found is None or router is None:
             return None
-        end = End(router=router, port=cast(RouterPort, self._rows[ROUTER_PORT][found]))
+        end = RouterEnd(router=router, port=cast(RouterPortRow, self._rows[ROUTER_PORT][found]))
         if not end.is_gateway:
             return end
         out = sorted((route for route in self._routes(router) if route.is_gateway), key=lambda route: route.nexthop)
-        return End(router=router, port=end.port, routes=tuple(out))
+        return RouterEnd(router=router, port=end.port, routes=tuple(out))
 
-    def _routes(self, router: str) -> Iterator[Route]:
-        rows = cast(Mapping[str, Route], self._rows[ROUTE])
+    def _routes(self, router: str) -> Iterator[RouteRow]:
+        rows = cast(Mapping[str, RouteRow], self._rows[ROUTE])
         return (rows[each] for each in self._links[ROUTE].children(router) if each in rows)
 
     def _count(self, placed: _Placed | None, number: int) -> None:
@@ -252,7 +252,7 @@ class ForeignTables:
     # Documents
 
     def _renew(self, table: str, make: _Make) -> Steps[None]:
-        differing: dict[str, tuple[Foreign | None, Foreign | None]] = {}
+        differing: dict[str, tuple[UnmanagedObject | None, UnmanagedObject | None]] = {}
         due, self._due[table] = self._due[table], set()
         for uuid in due:
             old, new = self.registry.find(uuid), self._try(uuid, make, uuid)
@@ -268,62 +268,64 @@ class ForeignTables:
             self._touch_dependents(uuid, old, new)
             yield
 
-    def _try(self, uuid: str, make: Callable[..., Foreign | None], *arguments: object) -> Foreign | None:
+    def _try(
+        self, uuid: str, make: Callable[..., UnmanagedObject | None], *arguments: object
+    ) -> UnmanagedObject | None:
         self.unreadable.pop(uuid, None)
         try:
             return make(*arguments)
         except Malformed as error:
-            reason = self.unreadable[uuid] = shorten(str(error), LONGEST_REASON)
+            reason = self.unreadable[uuid] = shorten(str(error), MAX_REASON_LENGTH)
             self.reasons.add(reason)
             return None
 
-    def _touch_dependents(self, uuid: str, old: Foreign | None, new: Foreign | None) -> None:
+    def _touch_dependents(self, uuid: str, old: UnmanagedObject | None, new: UnmanagedObject | None) -> None:
         """Mark the dependent documents that are built later."""
         for document in (old, new):
             match document:
-                case ForeignNetwork(id=identity):
+                case UnmanagedNetwork(id=identity):
                     self._due[NAT].update(self._index.find(_ON_NETWORK, identity))
-                case ForeignRouter():
+                case UnmanagedRouter():
                     self._due[NAT].update(self._links[NAT].children(uuid))
-                case ForeignPort(id=identity):
+                case UnmanagedPort(id=identity):
                     self._due[NAT].update(self._index.find(_TO_PORT, identity))
                     placed = self._placed.get(uuid)
                     self._due[ROUTER].update((placed.end.router,) if placed and placed.end else ())
                 case _:
                     pass
-        if isinstance(old or new, ForeignNetwork) and self._alters_ports(uuid, old, new):
+        if isinstance(old or new, UnmanagedNetwork) and self._alters_ports(uuid, old, new):
             self._due[PORT].update(self._links[PORT].children(uuid))
 
-    def _alters_ports(self, uuid: str, old: Foreign | None, new: Foreign | None) -> bool:
+    def _alters_ports(self, uuid: str, old: UnmanagedObject | None, new: UnmanagedObject | None) -> bool:
         """Whether ports change with the network. A new subnet without addresses affects none."""
-        if not isinstance(old, ForeignNetwork) or not isinstance(new, ForeignNetwork) or old.id != new.id:
+        if not isinstance(old, UnmanagedNetwork) or not isinstance(new, UnmanagedNetwork) or old.id != new.id:
             return True
         before, after = ({subnet.cidr: subnet.id for subnet in each.subnets} for each in (old, new))
         differing = {cidr for cidr in before.keys() | after.keys() if before.get(cidr) != after.get(cidr)}
         evidence = self._evidence.get(uuid, Evidence())
-        return any(new.writer is not Writer.NEUTRON or evidence.has(On(cidr)) for cidr in differing)
+        return any(new.writer is not Writer.NEUTRON or evidence.has(AddressInSubnet(cidr)) for cidr in differing)
 
-    def _identify(self, table: str, uuid: str) -> Identity | None:
+    def _identify(self, table: str, uuid: str) -> RowIdentity | None:
         """Identify a switch or router. Raises Malformed."""
-        row = cast(Switch | Router | None, self._rows[table].get(uuid))
+        row = cast(SwitchRow | RouterRow | None, self._rows[table].get(uuid))
         identity = None if row is None else identify(row.name, uuid)
         if row is not None and identity is not None and min(self._index.find(table, row.name)) != uuid:
             raise Malformed("another row has the same name")
         return identity
 
-    def _network(self, uuid: str) -> ForeignNetwork | None:
+    def _network(self, uuid: str) -> UnmanagedNetwork | None:
         identity = self._identify(SWITCH, uuid)
         if identity is None:
             return None
-        row = cast(Switch, self._rows[SWITCH][uuid])
+        row = cast(SwitchRow, self._rows[SWITCH][uuid])
         readable = [each for each in sorted(self._index.find(DHCP, row.name)) if each not in self.unreadable]
-        options = [cast(Dhcp, self._rows[DHCP][each]) for each in readable]
+        options = [cast(DhcpOptionsRow, self._rows[DHCP][each]) for each in readable]
         return network_document(identity, row, self._evidence.get(uuid, Evidence()), options)
 
-    def _port(self, uuid: str) -> ForeignPort | None:
+    def _port(self, uuid: str) -> UnmanagedPort | None:
         placed = self._placed.get(uuid)
         network = None if placed is None else self.registry.find(placed.switch)
-        if placed is None or not isinstance(network, ForeignNetwork):
+        if placed is None or not isinstance(network, UnmanagedNetwork):
             return None
         router_id = None if placed.end is None else self._router_id(placed.end.router)
         return port_document(uuid, placed.row, network, placed.end, router_id)
@@ -335,28 +337,28 @@ class ForeignTables:
             return None
         return None if identity is None else identity.id
 
-    def _router(self, uuid: str) -> ForeignRouter | None:
+    def _router(self, uuid: str) -> UnmanagedRouter | None:
         identity = self._identify(ROUTER, uuid)
         if identity is None:
             return None
-        ends = cast(Mapping[str, RouterPort], self._rows[ROUTER_PORT])
+        ends = cast(Mapping[str, RouterPortRow], self._rows[ROUTER_PORT])
         names = (ends[each].name for each in self._links[ROUTER_PORT].children(uuid) if each in ends)
         ports = (self.registry.find(port) for name in names for port in self._index.find(_LEADS_TO, name))
-        nats = cast(Mapping[str, Nat], self._rows[NAT])
+        nats = cast(Mapping[str, NatRow], self._rows[NAT])
         return router_document(
             identity,
-            cast(Router, self._rows[ROUTER][uuid]),
-            [port for port in ports if isinstance(port, ForeignPort)],
+            cast(RouterRow, self._rows[ROUTER][uuid]),
+            [port for port in ports if isinstance(port, UnmanagedPort)],
             self._routes(uuid),
             snat=any(each in nats and nats[each].type == "snat" for each in self._links[NAT].children(uuid)),
         )
 
-    def _floating_ip(self, uuid: str) -> ForeignFloatingIP | None:
-        row = cast(Nat | None, self._rows[NAT].get(uuid))
+    def _floating_ip(self, uuid: str) -> UnmanagedFloatingIP | None:
+        row = cast(NatRow | None, self._rows[NAT].get(uuid))
         holder = self._links[NAT].holder(uuid)
         router = None if holder is None else self.registry.find(holder)
         same = () if row is None else self._index.find(NAT, row.floating_ip_id)
-        if row is None or uuid not in same or not isinstance(router, ForeignRouter):
+        if row is None or uuid not in same or not isinstance(router, UnmanagedRouter):
             return None
         if min(same) != uuid:
             raise Malformed("another row has the same id")
@@ -364,10 +366,10 @@ class ForeignTables:
         if Owner(Kind.NETWORK, row.network_id) not in documents:
             return None
         port = documents.get(Owner(Kind.PORT, row.port_id))
-        return floating_document(uuid, row, router, port if isinstance(port, ForeignPort) else None)
+        return floating_document(uuid, row, router, port if isinstance(port, UnmanagedPort) else None)
 
 
-class GivenAddresses:
+class ExternalAddresses:
     """External addresses that other writers use, with their number of rows."""
 
     def __init__(self) -> None:
@@ -389,42 +391,42 @@ class GivenAddresses:
                 del self._rows[address]
 
 
-def _given(row: Row | None) -> tuple[IPAddress, ...]:
+def _external_addresses(row: UnmanagedRow | None) -> tuple[IPAddress, ...]:
     """Return a row's external addresses: of a router's gateway, NAT, LXD or Incus load balancers and forwards."""
     texts: tuple[str, ...]
     match row:
-        case Balancer(listen=listen) if listen:
+        case BalancerRow(listen=listen) if listen:
             texts = (listen,)
-        case Nat(external_ip=outside) if outside:
+        case NatRow(external_ip=outside) if outside:
             texts = (outside,)
-        case RouterPort(networks=networks) if is_gateway(row):
+        case RouterPortRow(networks=networks) if is_gateway(row):
             texts = tuple(text.partition("/")[0] for text in sorted(networks))
         case _:
             return ()
     return tuple(address for text in texts if (address := read_address(text)) is not None)
 
 
-def _switch_of(row: Dhcp) -> str:
+def _switch_of(row: DhcpOptionsRow) -> str:
     """Return the switch that DHCP options belong to; "" for those of one port or of unknown writers."""
     if row.port_id:
         return ""
     return f"neutron-{row.network_id}" if row.network_id else row.lxd_switch or row.incus_switch
 
 
-def _keys(row: Row | None) -> tuple[Key, ...]:
+def _keys(row: UnmanagedRow | None) -> tuple[Key, ...]:
     """Return the keys that a row is indexed by."""
     match row:
-        case Switch(name=name):
+        case SwitchRow(name=name):
             return ((SWITCH, name),)
-        case Router(name=name):
+        case RouterRow(name=name):
             return ((ROUTER, name),)
-        case RouterPort(name=name):
+        case RouterPortRow(name=name):
             return ((ROUTER_PORT, name),)
-        case SwitchPort(type="router", router_port=name):
+        case SwitchPortRow(type="router", router_port=name):
             return ((_LEADS_TO, name),)
-        case Nat(type="dnat_and_snat", floating_ip_id=identity) if identity:
+        case NatRow(type="dnat_and_snat", floating_ip_id=identity) if identity:
             return (NAT, identity), (_TO_PORT, row.port_id), (_ON_NETWORK, row.network_id)
-        case Dhcp() if _switch_of(row):
+        case DhcpOptionsRow() if _switch_of(row):
             return ((DHCP, _switch_of(row)),)
         case _:
             return ()

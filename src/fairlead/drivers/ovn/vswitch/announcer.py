@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from fairlead.drivers.ovn.vswitch.database import Tools
+from fairlead.drivers.ovn.vswitch.database import OvsTools
 from fairlead.model.documents.addresses import IPAddress, parse_address
 
 Ports: TypeAlias = Mapping[str, int]
@@ -18,9 +18,9 @@ Ports: TypeAlias = Mapping[str, int]
 Answer: TypeAlias = tuple[IPAddress, str]
 """An address and the MAC that OVN answers for it."""
 OPENFLOW = ("-O", "OpenFlow15")
-ARP_QUESTION, ND_QUESTION = "arp,arp_op=1", "icmp6,icmp_type=135,icmp_code=0"
+ARP_REQUEST_MATCH, ND_REQUEST_MATCH = "arp,arp_op=1", "icmp6,icmp_type=135,icmp_code=0"
 """Matches of requests for a MAC: RFC 826; RFC 4861, section 4.3."""
-FEW = 8
+MAX_SINGLE_QUERIES = 8
 """Maximum addresses queried one by one; for more, all answering flows are read."""
 _ANSWER = re.compile(r"(?:arp_tpa|nd_target)=(?P<address>[0-9a-f.:]+)(?:,\S*)? actions=(?P<actions>.*)")
 _MACS = re.compile(r"set_field:([0-9a-f:]{17})->eth_src|00\.19\.00\.10\.80\.00\.08\.06\.([0-9a-f.]{17})")
@@ -37,33 +37,33 @@ class Frame:
 class Announcer:
     """Access to the bridge. All methods raise SwitchError."""
 
-    def __init__(self, bridge: str, tools: Tools) -> None:
+    def __init__(self, bridge: str, tools: OvsTools) -> None:
         self._bridge = bridge
-        self._ask = tools.ask
+        self._run = tools.run
 
     async def ports(self) -> Ports:
         """Return the ports of VMs, from one query of the switch's database."""
         columns = "--columns=name,ofport,external_ids"
         look = ("ovs-vsctl", "--no-wait", "-f", "json", columns, "list", "Interface", "--", "list-ifaces", self._bridge)
-        return parse_ports(await self._ask(*look))
+        return parse_ports(await self._run(*look))
 
     async def send(self, frames: Iterable[Frame]) -> None:
         """Send all frames, atomically."""
         lines = "".join(f"{_packet_out(frame)}\n" for frame in frames)
-        await self._ask("ovs-ofctl", *OPENFLOW, "bundle", self._bridge, "-", said=lines)
+        await self._run("ovs-ofctl", *OPENFLOW, "bundle", self._bridge, "-", said=lines)
 
-    async def answers(self, addresses: Collection[IPAddress]) -> frozenset[Answer]:
+    async def read_answers(self, addresses: Collection[IPAddress]) -> frozenset[Answer]:
         """Return OVN's answers on this node for these addresses, and possibly for others."""
-        questions = sorted({_question(each, alone=len(addresses) <= FEW) for each in addresses})
+        questions = sorted({_answer_flow_match(each, alone=len(addresses) <= MAX_SINGLE_QUERIES) for each in addresses})
         look = ("ovs-ofctl", *OPENFLOW, "dump-flows", self._bridge)
-        texts = [await self._ask(*look, question) for question in questions]
+        texts = [await self._run(*look, question) for question in questions]
         return frozenset(answer for text in texts for answer in parse_answers(text))
 
 
-def _question(address: IPAddress, *, alone: bool) -> str:
+def _answer_flow_match(address: IPAddress, *, alone: bool) -> str:
     if address.version == 4:
-        return f"{ARP_QUESTION},arp_tpa={address}" if alone else ARP_QUESTION
-    return f"{ND_QUESTION},nd_target={address}" if alone else ND_QUESTION
+        return f"{ARP_REQUEST_MATCH},arp_tpa={address}" if alone else ARP_REQUEST_MATCH
+    return f"{ND_REQUEST_MATCH},nd_target={address}" if alone else ND_REQUEST_MATCH
 
 
 def _packet_out(frame: Frame) -> str:

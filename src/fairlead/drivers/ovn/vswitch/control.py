@@ -8,20 +8,20 @@ import json
 from pathlib import Path
 from types import TracebackType
 
-from fairlead.drivers.ovn.vswitch.database import PATIENCE, SwitchError
+from fairlead.drivers.ovn.vswitch.database import COMMAND_TIMEOUT, SwitchError
 
-LONGEST_ANSWER = 2**20
+MAX_RESPONSE_BYTES = 2**20
 """Maximum bytes of an answer; no listing is requested here."""
 
 
-class Control:
+class UnixctlConnection:
     """Open connection to ovs-vswitchd, for one task at a time."""
 
     def __init__(self, run_dir: Path) -> None:
         """`run_dir` is the directory with Open vSwitch's sockets."""
         self._run_dir = run_dir
 
-    async def __aenter__(self) -> "Control":
+    async def __aenter__(self) -> "UnixctlConnection":
         """Connect. Raises SwitchError."""
         try:
             pid = int((self._run_dir / "ovs-vswitchd.pid").read_text())
@@ -36,27 +36,27 @@ class Control:
     ) -> None:
         self._writer.transport.abort()
 
-    async def ask(self, method: str, *words: str) -> str:
+    async def run(self, method: str, *words: str) -> str:
         """Run a command and return its output. Raises SwitchError."""
         question = {"id": 0, "method": method, "params": list(words)}
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(COMMAND_TIMEOUT):
                 self._writer.write(json.dumps(question).encode())
                 await self._writer.drain()
-                answer = await self._answer()
+                answer = await self._read_response()
         except (OSError, TimeoutError) as error:
             raise SwitchError(f"ovs-vswitchd does not answer {method}: {error}") from None
         if answer.get("error") is not None:
             raise SwitchError(f"{' '.join((method, *words))}: {str(answer['error']).strip()}")
         return str(answer.get("result") or "")
 
-    async def _answer(self) -> dict[str, object]:
+    async def _read_response(self) -> dict[str, object]:
         """Read one JSON value, which has no other delimiter. Raises OSError."""
         text = b""
         while True:
             octets = await self._reader.read(2**16)
             text += octets
-            if not octets or len(text) > LONGEST_ANSWER:
+            if not octets or len(text) > MAX_RESPONSE_BYTES:
                 raise ConnectionResetError("the answer has no end")
             try:
                 found = json.loads(text)

@@ -29,23 +29,23 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from fairlead.drivers.ovn.vswitch.database import Tools
+from fairlead.drivers.ovn.vswitch.database import OvsTools
 from fairlead.model.documents.addresses import parse_address
 from fairlead.model.documents.loadbalancer import Transport
-from fairlead.model.queries.counter_samples import Count, Reading, Readings
-from fairlead.model.queries.statistics import CountedService, Datapath, Zone
+from fairlead.model.queries.counter_samples import CounterSample, CounterSamples, CounterValue
+from fairlead.model.queries.statistics import ConntrackZone, CountedService, Datapath
 
-OPENED = "ct_state=+new+trk"
-CROSSING = "reg0=0x4/0x4"
+NEW_CONNECTION_MATCH = "ct_state=+new+trk"
+LB_CONNTRACK_MATCH = "reg0=0x4/0x4"
 """Register bit that makes OVN send a packet to connection tracking for load balancing."""
 FAMILIES = ("ip", "ipv6")
-METERED = "meter:"
+METER_ACTION = "meter:"
 """Action of a flow for a QoS row with a rate (ovs-actions(7))."""
-REGISTERED = "0xffffff"
+REGISTER_MASK = "0xffffff"
 """Mask of a register that holds a protocol and a port."""
 PROTOCOLS = {6: Transport.TCP, 17: Transport.UDP, 132: Transport.SCTP}
 """Protocol numbers (IANA)."""
-LIVE = frozenset({"ESTABLISHED", "FIN_WAIT_1", "CLOSE_WAIT", "CLOSING", "LAST_ACK"})
+OPEN_TCP_STATES = frozenset({"ESTABLISHED", "FIN_WAIT_1", "CLOSE_WAIT", "CLOSING", "LAST_ACK"})
 """TCP states of established connections, for both directions together. Entries of other protocols count until
 expiry."""
 _FLOW = re.compile(
@@ -56,62 +56,62 @@ _CONNECTION = re.compile(
     r"(?P<transport>tcp|udp|sctp),orig=\(src=[^,]+,dst=(?P<address>[^,]+),sport=\d+,dport=(?P<port>\d+)\)"
     r"(?:.*?,zone=(?P<zone>\d+))?(?:.*?,mark=(?P<mark>\d+))?(?:.*state=(?P<state>\w+))?"
 )
-NATTED = 2
+NATTED_MARK = 2
 """Bit of a connection's mark for load balanced connections (ct_mark.natted of OVN)."""
-Parse: TypeAlias = Callable[[str, float], Iterator[tuple[CountedService, str, Count]]]
+Parse: TypeAlias = Callable[[str, float], Iterator[tuple[CountedService, str, CounterValue]]]
 """Parses the output of dump-flows, with the time of the command."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwitchSettings:
     bridge: str
-    most_connections: int
+    max_connections: int
     """Connections above which they are not listed, because the switch would stall during the listing."""
 
 
-class Switch:
+class SwitchCounters:
     """Reads the counters. All methods raise SwitchError."""
 
-    def __init__(self, settings: SwitchSettings, tools: Tools, clock: Callable[[], float]) -> None:
+    def __init__(self, settings: SwitchSettings, tools: OvsTools, clock: Callable[[], float]) -> None:
         self._settings = settings
-        self._ask = tools.ask
+        self._run = tools.run
         self._clock = clock
 
-    async def read(self) -> Readings:
-        counts: dict[CountedService, dict[str, Count]] = {}
+    async def read(self) -> CounterSamples:
+        counts: dict[CountedService, dict[str, CounterValue]] = {}
         for family in FAMILIES:
-            for match in (OPENED, CROSSING):
+            for match in (NEW_CONNECTION_MATCH, LB_CONNTRACK_MATCH):
                 await self._count(counts, f"{family},{match}", parse_flows)
         for family in FAMILIES:
             for number in PROTOCOLS:
                 await self._count(counts, f"{family},nw_proto={number}", parse_metered)
         active = await self._active()
         return {
-            service: Reading(counts=counts.get(service, {}), active=active.get(service, 0))
+            service: CounterSample(counts=counts.get(service, {}), active=active.get(service, 0))
             for service in {*counts, *active}
         }
 
-    async def _count(self, counts: dict[CountedService, dict[str, Count]], match: str, parse: Parse) -> None:
+    async def _count(self, counts: dict[CountedService, dict[str, CounterValue]], match: str, parse: Parse) -> None:
         """Count flows. The command is slow on a busy node, so the flows' ages refer to some moment of its duration."""
         began = self._clock()
-        text = await self._ask("ovs-ofctl", "-O", "OpenFlow15", "dump-flows", self._settings.bridge, match)
+        text = await self._run("ovs-ofctl", "-O", "OpenFlow15", "dump-flows", self._settings.bridge, match)
         slack = max(0.0, self._clock() - began)
         for service, name, count in parse(text, began):
             counts.setdefault(service, {})[name] = replace(count, slack=slack)
 
     async def _active(self) -> Counter[CountedService]:
-        tracked = await self._ask("ovs-appctl", "dpctl/ct-get-nconns")
-        if not tracked.strip().isdecimal() or int(tracked) > self._settings.most_connections:
+        tracked = await self._run("ovs-appctl", "dpctl/ct-get-nconns")
+        if not tracked.strip().isdecimal() or int(tracked) > self._settings.max_connections:
             return Counter()
         columns = "--columns=external_ids"
-        bridge = await self._ask(
+        bridge = await self._run(
             "ovs-vsctl", "--no-wait", "-f", "json", columns, "list", "Bridge", self._settings.bridge
         )
-        connections = await self._ask("ovs-appctl", "dpctl/dump-conntrack")
+        connections = await self._run("ovs-appctl", "dpctl/dump-conntrack")
         return parse_connections(connections.splitlines(), parse_zones(bridge))
 
 
-def parse_flows(text: str, now: float) -> Iterator[tuple[CountedService, str, Count]]:
+def parse_flows(text: str, now: float) -> Iterator[tuple[CountedService, str, CounterValue]]:
     """Parse the flows of services, as printed by `ovs-ofctl dump-flows` (ovs-fields(7))."""
     for found in _FLOW.finditer(text):
         service = _parse_match(found["match"])
@@ -121,7 +121,7 @@ def parse_flows(text: str, now: float) -> Iterator[tuple[CountedService, str, Co
         if "+new" in found["match"]:
             name, value = "errors" if "controller(" in found["actions"] else "connections", found["packets"]
         created = now - float(found["age"])
-        yield service, name, Count(value=int(value), cookie=int(found["cookie"], 16), created=created)
+        yield service, name, CounterValue(value=int(value), cookie=int(found["cookie"], 16), created=created)
 
 
 def parse_services(text: str) -> Iterator[tuple[CountedService, str]]:
@@ -132,11 +132,11 @@ def parse_services(text: str) -> Iterator[tuple[CountedService, str]]:
             yield service, found["actions"]
 
 
-def parse_metered(text: str, now: float) -> Iterator[tuple[CountedService, str, Count]]:
+def parse_metered(text: str, now: float) -> Iterator[tuple[CountedService, str, CounterValue]]:
     """Parse flows that meter packets from or to a service. One flow may cover several ports of a range, which belong to
     one listener; the first port represents them."""
     for found in _FLOW.finditer(text):
-        if METERED not in found["actions"]:
+        if METER_ACTION not in found["actions"]:
             continue
         words = found["match"].split(",")
         fields = dict(word.split("=", 1) for word in words if "=" in word)
@@ -149,7 +149,7 @@ def parse_metered(text: str, now: float) -> Iterator[tuple[CountedService, str, 
         place = Datapath(int(fields["metadata"], 16))
         service = CountedService(place=place, transport=Transport(transport), address=parse_address(address), port=port)
         created = now - float(found["age"])
-        yield service, name, Count(value=int(found["bytes"]), cookie=int(found["cookie"], 16), created=created)
+        yield service, name, CounterValue(value=int(found["bytes"]), cookie=int(found["cookie"], 16), created=created)
 
 
 def _parse_match(match: str) -> CountedService | None:
@@ -173,7 +173,7 @@ def _registered_service(fields: Mapping[str, str]) -> tuple[Transport, int] | No
     """Read protocol and port of a connection's original packet from a register: reg1[0..15] is the port, reg1[16..23]
     the protocol (OVN 25.09 and later)."""
     value, _, mask = fields.get("reg1", "").partition("/")
-    if mask != REGISTERED:
+    if mask != REGISTER_MASK:
         return None
     protocol, port = divmod(int(value, 16), 1 << 16)
     return (PROTOCOLS[protocol], port) if protocol in PROTOCOLS else None
@@ -191,12 +191,12 @@ def parse_connections(lines: Iterable[str], zones: Mapping[int, str]) -> Counter
     found: Counter[CountedService] = Counter()
     for line in lines:
         entry = _CONNECTION.match(line)
-        if entry is None or not int(entry["mark"] or 0) & NATTED or int(entry["zone"] or 0) not in zones:
+        if entry is None or not int(entry["mark"] or 0) & NATTED_MARK or int(entry["zone"] or 0) not in zones:
             continue
         transport = Transport(entry["transport"])
-        if transport is Transport.TCP and entry["state"] not in LIVE:
+        if transport is Transport.TCP and entry["state"] not in OPEN_TCP_STATES:
             continue
-        place = Zone(zones[int(entry["zone"] or 0)])
+        place = ConntrackZone(zones[int(entry["zone"] or 0)])
         address = parse_address(entry["address"])
         found[CountedService(place=place, transport=transport, address=address, port=int(entry["port"]))] += 1
     return found

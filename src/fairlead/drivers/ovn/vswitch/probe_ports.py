@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from fairlead.drivers.ovn.vswitch.database import Tools
+from fairlead.drivers.ovn.vswitch.database import OvsTools
 from fairlead.model.documents.addresses import IPAddress, parse_address
 from fairlead.model.queries.probe_devices import ProbeDevice
 
@@ -40,14 +40,14 @@ SETTINGS: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Found:
+class _ExistingInterface:
     mac: str
     mtu: int
     addresses: frozenset[IPAddress]
 
 
-class ProbePorts:
-    def __init__(self, bridge: str, namespace: str, tools: Tools) -> None:
+class OvsProbePorts:
+    def __init__(self, bridge: str, namespace: str, tools: OvsTools) -> None:
         """`namespace` is the network namespace (ip-netns(8)) of the interfaces; it is created if missing."""
         self._bridge = bridge
         self._namespace = namespace
@@ -82,10 +82,10 @@ class ProbePorts:
 
     async def _make_namespace(self) -> None:
         if not self._exists():
-            await self._tools.ask("ip", "netns", "add", self._namespace)
+            await self._tools.run("ip", "netns", "add", self._namespace)
         settings = (f"{key.replace('/', '.')}={value}" for key, value in SETTINGS.items())
-        await self._inside("sysctl", "-q", "-p", "-", said=_lines(settings))
-        await self._inside("ip", "link", "set", "lo", "up")
+        await self._run_in_namespace("sysctl", "-q", "-p", "-", said=_lines(settings))
+        await self._run_in_namespace("ip", "link", "set", "lo", "up")
 
     async def _plugged(self) -> Mapping[str, str]:
         """Return device key -> switch port name."""
@@ -94,13 +94,13 @@ class ProbePorts:
     async def _interfaces(self) -> Mapping[str, Mapping[str, str]]:
         """Return interface name -> external_ids."""
         columns = "--columns=name,external_ids"
-        found = json.loads(await self._tools.ask("ovs-vsctl", "--no-wait", "-f", "json", columns, "list", "Interface"))
+        found = json.loads(await self._tools.run("ovs-vsctl", "--no-wait", "-f", "json", columns, "list", "Interface"))
         return {name: dict(pairs) for name, (_, pairs) in found["data"]}
 
-    async def _devices(self) -> Mapping[str, _Found]:
-        found = json.loads(await self._inside("ip", "-json", "address", "show"))
+    async def _devices(self) -> Mapping[str, _ExistingInterface]:
+        found = json.loads(await self._run_in_namespace("ip", "-json", "address", "show"))
         return {
-            each["ifname"]: _Found(
+            each["ifname"]: _ExistingInterface(
                 mac=each["address"],
                 mtu=each["mtu"],
                 addresses=frozenset(parse_address(one["local"]) for one in each["addr_info"]),
@@ -109,23 +109,25 @@ class ProbePorts:
             if each["ifname"] != "lo"
         }
 
-    async def _remove(self, names: Iterable[str], devices: Mapping[str, _Found]) -> None:
+    async def _remove(self, names: Iterable[str], devices: Mapping[str, _ExistingInterface]) -> None:
         """Remove interfaces, returning after the switch has released them.
 
         If an interface is removed and re-created with the same name in one step, the switch may keep the old one, which
         no longer exists.
         """
         words = [word for name in names for word in ("--", "--if-exists", "del-port", self._bridge, name)]
-        await self._tools.ask("ovs-vsctl", *words)
+        await self._tools.run("ovs-vsctl", *words)
         lines = (f"link delete {name}" for name in names if name in devices)
-        await self._inside("ip", "-batch", "-", said=_lines(lines))
+        await self._run_in_namespace("ip", "-batch", "-", said=_lines(lines))
 
     async def _make(self, wanted: Collection[ProbeDevice]) -> None:
         """Create interfaces. The switch's end is created in the switch's namespace, with the same name."""
-        await self._tools.at_switch(self._bridge, "ip", "-batch", "-", said=_lines(_links(wanted, self._namespace)))
-        await self._inside("ip", "-batch", "-", said=_lines(_addressing(wanted)))
+        await self._tools.run_in_switch_namespace(
+            self._bridge, "ip", "-batch", "-", said=_lines(_links(wanted, self._namespace))
+        )
+        await self._run_in_namespace("ip", "-batch", "-", said=_lines(_addressing(wanted)))
         words = [word for each in wanted for word in self._plugging(each)]
-        await self._tools.ask("ovs-vsctl", "--no-wait", *words)
+        await self._tools.run("ovs-vsctl", "--no-wait", *words)
 
     def _plugging(self, device: ProbeDevice) -> Iterator[str]:
         name = device_name(device.key)
@@ -133,9 +135,9 @@ class ProbePorts:
         ids = (f"external_ids:iface-id={device.port_name}", f"external_ids:{MARK}={device.key}")
         yield from ("--", "set", "Interface", name, *ids)
 
-    async def _inside(self, *words: str, said: str = "") -> str:
+    async def _run_in_namespace(self, *words: str, said: str = "") -> str:
         """Run a command in the namespace, without `ip netns exec`, which mounts and needs more privileges."""
-        return await self._tools.ask("nsenter", f"--net={NAMESPACES}/{self._namespace}", *words, said=said)
+        return await self._tools.run("nsenter", f"--net={NAMESPACES}/{self._namespace}", *words, said=said)
 
 
 def device_name(key: str) -> str:
@@ -147,9 +149,9 @@ def _metric(key: str) -> int:
     return 1 + int.from_bytes(hashlib.sha256(key.encode()).digest()[-4:], "big") % (2**31)
 
 
-def _is_right(wanted: ProbeDevice, plugged: Mapping[str, str], devices: Mapping[str, _Found]) -> bool:
+def _is_right(wanted: ProbeDevice, plugged: Mapping[str, str], devices: Mapping[str, _ExistingInterface]) -> bool:
     name = device_name(wanted.key)
-    expected = _Found(mac=wanted.mac, mtu=wanted.mtu, addresses=frozenset(wanted.addresses))
+    expected = _ExistingInterface(mac=wanted.mac, mtu=wanted.mtu, addresses=frozenset(wanted.addresses))
     return plugged.get(wanted.key) == name and devices.get(name) == expected
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from fairlead.dataplane.haproxy import Process
 from fairlead.drivers.interface import DriverError
-from fairlead.drivers.ovn.vswitch.database import SwitchError, Tools
+from fairlead.drivers.ovn.vswitch.database import OvsTools, SwitchError
 from fairlead.drivers.ovn.vswitch.offloads import disable_checksums_in
 
 MARK = "fairlead-proxy"
@@ -28,10 +28,10 @@ SETTINGS = (
 """sysctls of the namespace (ip-sysctl in the kernel's documentation). Listeners use ports below the ephemeral ones."""
 
 
-class ProxyPlaces:
+class ProxyNamespaces:
     """Places for the HAProxy driver (`drivers/haproxy/namespaces.py`)."""
 
-    def __init__(self, bridge: str, prefix: str, tools: Tools) -> None:
+    def __init__(self, bridge: str, prefix: str, tools: OvsTools) -> None:
         """`prefix` is the name prefix of the namespaces."""
         self._bridge = bridge
         self._prefix = prefix
@@ -42,7 +42,7 @@ class ProxyPlaces:
         try:
             namespace, name = self._namespace(process.network), device_name(process.network)
             if not _exists(namespace):
-                await self._tools.ask("ip", "netns", "add", namespace)
+                await self._tools.run("ip", "netns", "add", namespace)
             device = await self._find_device(namespace, name, process)
             if device is None:
                 await self._remove_device(name)
@@ -59,7 +59,7 @@ class ProxyPlaces:
         try:
             await self._remove_device(device_name(network_id))
             if _exists(namespace):
-                await self._tools.ask("ip", "netns", "delete", namespace)
+                await self._tools.run("ip", "netns", "delete", namespace)
         except SwitchError as error:
             raise DriverError(f"the proxy's port of network {network_id}: {error}") from None
 
@@ -69,32 +69,32 @@ class ProxyPlaces:
     async def _find_device(self, namespace: str, name: str, process: Process) -> Mapping[str, Any] | None:
         """Return the interface as ip-address(8) prints it; None if it does not exist or belongs to another port."""
         columns = "--columns=external_ids"
-        answer = await self._tools.ask(
+        answer = await self._tools.run(
             "ovs-vsctl", "--no-wait", "-f", "json", columns, "find", "Interface", f"name={name}"
         )
         found = json.loads(answer)["data"]
         if not found or dict(found[0][0][1]) != {"iface-id": process.port, MARK: process.network}:
             return None
-        devices = json.loads(await self._inside(namespace, "ip", "-json", "address", "show"))
+        devices = json.loads(await self._run_in_namespace(namespace, "ip", "-json", "address", "show"))
         return next((each for each in devices if (each["ifname"], each["address"]) == (name, process.mac)), None)
 
     async def _change_device(self, namespace: str, name: str, device: Mapping[str, Any], process: Process) -> None:
         """Update the interface. Connections continue, except those of removed addresses."""
         if device["mtu"] != process.mtu:
             words = ("ip", "link", "set", name, "mtu", str(process.mtu))
-            await self._tools.at_switch(self._bridge, *words)
+            await self._tools.run_in_switch_namespace(self._bridge, *words)
             # The peer is last: if the agent ends before it, the next one repeats both.
-            await self._inside(namespace, *words)
+            await self._run_in_namespace(namespace, *words)
         addresses = {f"{one['local']}/{one['prefixlen']}" for one in device["addr_info"]}
-        lines = "".join(f"{each}\n" for each in _changes(name, addresses, await self._ways(namespace), process))
+        lines = "".join(f"{each}\n" for each in _changes(name, addresses, await self._read_routes(namespace), process))
         if lines:
-            await self._inside(namespace, "ip", "-batch", "-", said=lines)
+            await self._run_in_namespace(namespace, "ip", "-batch", "-", said=lines)
 
-    async def _ways(self, namespace: str) -> Set[tuple[str, str]]:
+    async def _read_routes(self, namespace: str) -> Set[tuple[str, str]]:
         """Return the routes as (destination, next hop)."""
         found = set[tuple[str, str]]()
         for version, everything in (("-4", "0.0.0.0/0"), ("-6", "::/0")):
-            routes = json.loads(await self._inside(namespace, "ip", version, "-json", "route", "show"))
+            routes = json.loads(await self._run_in_namespace(namespace, "ip", version, "-json", "route", "show"))
             ways = ((route["dst"], route["gateway"]) for route in routes if "gateway" in route)
             found |= {(everything if to == "default" else str(ip_network(to)), by) for to, by in ways}
         return found
@@ -103,24 +103,26 @@ class ProxyPlaces:
         """Create the interface. The switch's end is created in the switch's namespace, with the same name."""
         mtu, mac = process.mtu, process.mac
         settings = "".join(f"{each}\n" for each in SETTINGS)
-        await self._inside(namespace, "sysctl", "-q", "-p", "-", said=settings)
+        await self._run_in_namespace(namespace, "sysctl", "-q", "-p", "-", said=settings)
         peer = f"peer name {name} mtu {mtu} address {mac} netns {namespace}"
         links = f"link add {name} mtu {mtu} type veth {peer}\nlink set {name} addrgenmode none up\n"
-        await self._tools.at_switch(self._bridge, "ip", "-batch", "-", said=links)
+        await self._tools.run_in_switch_namespace(self._bridge, "ip", "-batch", "-", said=links)
         await asyncio.to_thread(disable_checksums_in, Path(f"/run/netns/{namespace}"), name)
-        await self._inside(namespace, "ip", "-batch", "-", said="".join(f"{each}\n" for each in _words(name, process)))
+        await self._run_in_namespace(
+            namespace, "ip", "-batch", "-", said="".join(f"{each}\n" for each in _plug_arguments(name, process))
+        )
         ids = (f"external_ids:iface-id={process.port}", f"external_ids:{MARK}={process.network}")
         added = ("--", "--may-exist", "add-port", self._bridge, name, "--", "set", "Interface", name, *ids)
-        await self._tools.ask("ovs-vsctl", "--no-wait", *added)
+        await self._tools.run("ovs-vsctl", "--no-wait", *added)
 
     async def _remove_device(self, name: str) -> None:
-        await self._tools.ask("ovs-vsctl", "--no-wait", "--if-exists", "del-port", self._bridge, name)
-        devices = json.loads(await self._tools.at_switch(self._bridge, "ip", "-json", "link", "show"))
+        await self._tools.run("ovs-vsctl", "--no-wait", "--if-exists", "del-port", self._bridge, name)
+        devices = json.loads(await self._tools.run_in_switch_namespace(self._bridge, "ip", "-json", "link", "show"))
         if any(each["ifname"] == name for each in devices):
-            await self._tools.at_switch(self._bridge, "ip", "link", "delete", name)
+            await self._tools.run_in_switch_namespace(self._bridge, "ip", "link", "delete", name)
 
-    async def _inside(self, namespace: str, *words: str, said: str = "") -> str:
-        return await self._tools.ask("nsenter", f"--net=/run/netns/{namespace}", *words, said=said)
+    async def _run_in_namespace(self, namespace: str, *words: str, said: str = "") -> str:
+        return await self._tools.run("nsenter", f"--net=/run/netns/{namespace}", *words, said=said)
 
 
 def _exists(namespace: str) -> bool:
@@ -148,20 +150,20 @@ def _changes(name: str, addresses: Set[str], ways: Set[tuple[str, str]], process
     for address in sorted(addresses - {*process.addresses}):
         yield f"address delete {address} dev {name}"
     for address in process.addresses:
-        yield f"address replace {address} dev {name}" + _at_once(address)
+        yield f"address replace {address} dev {name}" + _nodad_option(address)
     for route in process.routes:
         yield f"route replace {route.destination} via {route.nexthop} dev {name}"
 
 
-def _at_once(address: str) -> str:
+def _nodad_option(address: str) -> str:
     """Return the option that skips duplicate address detection."""
     return " nodad" if ":" in address else ""
 
 
-def _words(name: str, process: Process) -> Iterator[str]:
+def _plug_arguments(name: str, process: Process) -> Iterator[str]:
     yield "link set lo up"
     yield f"link set {name} addrgenmode none up"
     for address in process.addresses:
-        yield f"address add {address} dev {name}" + _at_once(address)
+        yield f"address add {address} dev {name}" + _nodad_option(address)
     for route in process.routes:
         yield f"route add {route.destination} via {route.nexthop} dev {name}"
