@@ -71,6 +71,23 @@ def test_alpn_is_not_offered_to_members_of_tcp_listeners() -> None:
     assert [("ssl", "verify", "none", "alpn", "h2,http/1.1"), ("ssl", "verify", "none")] == told
 
 
+@pytest.mark.parametrize(
+    ("versions", "first", "last"),
+    [
+        (("TLSv1.2",), "TLSv1.2", "TLSv1.2"),
+        (("TLSv1.3", "TLSv1.1", "TLSv1.2"), "TLSv1.1", "TLSv1.3"),
+        (("TLSv1", "TLSv1.2"), "TLSv1.2", "TLSv1.2"),
+        (("TLSv1", "TLSv1.1", "TLSv1.3"), "TLSv1.3", "TLSv1.3"),
+    ],
+)
+def test_tls_version_that_was_left_out_is_not_offered(versions: tuple[str, ...], first: str, last: str) -> None:
+    """HAProxy serves a range, so the versions below a gap are left out too."""
+    its = pool("p", member("m1", 90), tls=PoolTls(enabled=True, versions=versions))
+    rows = rows_of(view([listener("l", 2000, its)], [its])).values()
+    options = next(row.options for row in rows if isinstance(row, Server))
+    assert options[-4:] == ("ssl-min-ver", first, "ssl-max-ver", last)
+
+
 def test_first_sni_certificate_is_the_default() -> None:
     tls = ListenerTls(sni_container_refs=("b", "a", "b"))
     rows = rows_of(view([listener("l", 2000, protocol=ListenerProtocol.TERMINATED_HTTPS, tls=tls)], [])).values()

@@ -7,6 +7,7 @@ import re
 import ssl
 from collections.abc import Iterator
 from functools import lru_cache
+from itertools import takewhile
 
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.dataplane.haproxy import Certificate, list_path
@@ -113,14 +114,17 @@ def _ciphers(said: ListenerTls | PoolTls) -> Line:
 
 
 def _versions(said: tuple[str, ...]) -> Line:
-    """Options for the named versions: minimum, maximum, and exclusion of versions in between."""
+    """Minimum and maximum of the newest named versions without a gap.
+
+    HAProxy serves a range. With `ssl-min-ver` it ignores `no-tlsv11`, so a version in a gap would be served although it
+    was left out; without it, HAProxy serves the versions above the gap, as here (ssl_sock.c, "hole").
+    """
     if not said:
         return ()
-    known = list(VERSIONS)
-    places = sorted(known.index(each) for each in said)
-    left_out = [each for each in known[places[0] : places[-1]] if each not in said]
-    ends = ("ssl-min-ver", VERSIONS[known[places[0]]], "ssl-max-ver", VERSIONS[known[places[-1]]])
-    return *ends, *(f"no-tlsv{VERSIONS[each][-3:].replace('.', '')}" for each in left_out)
+    newest_first = list(reversed(VERSIONS))
+    first = min(newest_first.index(each) for each in said)
+    run = list(takewhile(said.__contains__, newest_first[first:]))
+    return "ssl-min-ver", VERSIONS[run[-1]], "ssl-max-ver", VERSIONS[run[0]]
 
 
 def certificates(listener: Listener) -> Iterator[Certificate]:
