@@ -73,8 +73,8 @@ class OvnControl:
             hears=self._receives_facts,
             unheard=self._missing_facts_of,
         )
-        self.locate = self.southbound.locate
-        self.served_by_others = self.driver.find_stock_rows
+        self.resolve_counting_place = self.southbound.locate
+        self.placements_at_other_provider = self.driver.find_stock_rows
         self._probe_interval = float(options.chassis_probe_interval)
         self._tasks = contextlib.AsyncExitStack()
 
@@ -100,12 +100,12 @@ class OvnControl:
             reconciler=self.central.reconciler, condition=self.condition, connected=lambda: self.driver.connected
         )
 
-    def ports_on(self, chassis: str) -> frozenset[str] | None:
+    def ports_of_chassis(self, chassis: str) -> frozenset[str] | None:
         """Return the ports bound to a chassis; None if it does not exist. Raises Unreachable while disconnected."""
         self.southbound.check_connected()
         return ports_on(self._model.snapshot, chassis)
 
-    def check_told(self) -> None:
+    def check_synced(self) -> None:
         """Raise Unreachable until all observed state was received once: a partial state would be taken as complete.
 
         Later states may be outdated, and are still used.

@@ -12,10 +12,9 @@ import logging
 import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
 
 from fairlead.api.agents.traffic_counters import NodeCounts
 from fairlead.api.app import make_app
@@ -162,8 +161,6 @@ async def _serve(configuration: Configuration) -> NewerDocument | None:
 
 MAX_LOGGED = 20
 """Maximum places named in the log."""
-SEEN_BY_OVN = ("locate", "ports_on", "check_told", "served_by_others")
-"""Attributes of OvnControl that the API front ends use."""
 
 
 def check_provider_names(snapshot: Snapshot, providers: ProviderNames) -> None:
@@ -238,8 +235,7 @@ def _services(
 ) -> Services:
     lxd, nodes, keys = parts
     ovn = next((control for control in controls if isinstance(control, OvnControl)), None)
-    seen: dict[str, Any] = {} if ovn is None else {name: getattr(ovn, name) for name in SEEN_BY_OVN}
-    return Services(
+    services = Services(
         model=model,
         applied=dataplanes.applied,
         now=lambda: datetime.now(UTC),
@@ -259,5 +255,13 @@ def _services(
         client_endpoint=lxd.reachable,
         enrolment=nodes.enrolment,
         socket_chassis=nodes.options.socket_chassis,
-        **seen,
+    )
+    if ovn is None:
+        return services
+    return replace(
+        services,
+        resolve_counting_place=ovn.resolve_counting_place,
+        ports_of_chassis=ovn.ports_of_chassis,
+        check_synced=ovn.check_synced,
+        placements_at_other_provider=ovn.placements_at_other_provider,
     )
