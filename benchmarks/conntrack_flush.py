@@ -3,7 +3,7 @@
 Half of them are in the zone of the client and go to two members, one of which is down; the others are in another zone.
 They are UDP: one frame each, sent into a bridge of its own of a lab's switch, in user space.
 
-    sudo python benchmarks/cuts.py [--connections 10000]
+    sudo python benchmarks/conntrack_flush.py [--connections 10000]
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """A Fairlead server that counts its reads and writes, for the benchmark of the cost of one change.
 
-    COUNTS_FILE=FILE python benchmarks/counted.py      otherwise like `fairlead server`
+    COUNTS_FILE=FILE python benchmarks/counting_server.py      otherwise like `fairlead server`
 
 The counts are in a file mapped into memory, so reading them does not disturb the server. Counted calls of Python
 functions reveal unexpected loops; counting is slow, and starts with the first write.

@@ -62,8 +62,8 @@ from announced import (
     with_wire_defaults,
 )
 
-from harness.apart import NetNamespace, net_namespace
-from harness.given import FixedSlice
+from harness.fixed_slice import FixedSlice
+from harness.net_namespace import NetNamespace, net_namespace
 from harness.waiting import wait_until
 
 CHANGE_ROUNDS, CONNECTION_COUNT, HOT_VIPS = 100, 1_000, 10

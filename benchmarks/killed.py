@@ -23,7 +23,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 from fairlead.model.documents.quota import BALANCING, NETWORKING
-from harness.ha.judging import (
+from harness.ha.disturbances import DISTURBANCES, Disturbance, run_disturbances
+from harness.ha.evaluation import (
     REMOTES,
     by_disturbance,
     evaluate,
@@ -34,8 +35,7 @@ from harness.ha.judging import (
     wait_idle,
 )
 from harness.ha.load import CLIENTS, RATE, WITH_RETRIES, LoadClient, SharedState, adapter
-from harness.ha.nemesis import DISTURBANCES, Disturbance, run_disturbances
-from harness.ha.place import HOSTS, ThreeHosts, three_hosts
+from harness.ha.three_hosts import HOSTS, ThreeHosts, three_hosts
 
 BEGAN = monotonic()
 NAMESPACE_VARIABLE = "KILLED_APART"

@@ -1,12 +1,12 @@
 """Longest steps of a server's event loop with many load balancers, for each kind of request and of database update.
 
-    python benchmarks/holds.py                     10,000 load balancers; five minutes, no root
-    python benchmarks/holds.py --size 1000 --folder DIR    keeps the data in DIR, and uses it the next time
+    python benchmarks/loop_lag.py                     10,000 load balancers; five minutes, no root
+    python benchmarks/loop_lag.py --size 1000 --folder DIR    keeps the data in DIR, and uses it the next time
 
-A server (held.py) runs on real ovsdb-servers without ovn-northd, whose rows this program writes. The load balancers are
-those of `make scale`, and one for every ten has a health monitor, with ten members that are ports. A step is the CPU
-time of the loop's thread until it returns to the loop, which other load on the machine does not increase. The goal is
-50 ms.
+A server (loop_lag_server.py) runs on real ovsdb-servers without ovn-northd, whose rows this program writes. The load
+balancers are those of `make scale`, and one for every ten has a health monitor, with ten members that are ports. A step
+is the CPU time of the loop's thread until it returns to the loop, which other load on the machine does not increase.
+The goal is 50 ms.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import httpx
-from held import LAG_VARIABLE, LagRecord, create_lag_file, read_lag, reset_lag
+from loop_lag_server import LAG_VARIABLE, LagRecord, create_lag_file, read_lag, reset_lag
 from population import LBS, MemberChange, Population, post, wait_idle
 
 from fairlead.drivers.ovsdb.client import Client, Settings
@@ -88,7 +88,7 @@ class LagBench:
             "FAIRLEAD_HEALTH_MAX_PROBES_PER_SECOND_PER_PORT": "-1",
         }
         create_lag_file(self.lag_file)
-        program = [sys.executable, str(Path(__file__).parent / "held.py")]
+        program = [sys.executable, str(Path(__file__).parent / "loop_lag_server.py")]
         with (self.folder / "log").open("ab") as log:
             self.server = subprocess.Popen(program, env={**os.environ, **environment}, stdout=log, stderr=log)
         self.wait_ready()

@@ -1,6 +1,6 @@
 """A Fairlead server that reports how long its event loop is blocked, for the benchmark of the causes.
 
-    HOLDS_FILE=FILE python benchmarks/held.py      otherwise like `fairlead server`
+    HOLDS_FILE=FILE python benchmarks/loop_lag_server.py      otherwise like `fairlead server`
 
 The report is in a file mapped into memory, so reading it does not disturb the server.
 """

@@ -40,8 +40,8 @@ from dataplane import DEFAULTS, SERVER, spread
 from fairlead.dataplane.native import LocalMember, NativeRow, OtherHost, Service, Target, Vip
 from fairlead.model.documents.addresses import IPAddress, render_endpoint
 from fairlead.model.documents.loadbalancer import Transport
-from harness.apart import NetNamespace
 from harness.fabric import VIPS, Fabric, fabric, host_address, member_address
+from harness.net_namespace import NetNamespace
 
 PATHS = ("direct", "dnat", "vip", "proxy")
 FIRST_PORTS = dict(zip(PATHS, range(8100, 8500, 100), strict=True))

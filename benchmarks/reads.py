@@ -18,8 +18,8 @@ from fairlead.store.model import Model
 from fairlead.store.opening import open_store
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from harness.cases import insert_document
 from harness.etcd import etcd_cluster
-from harness.stories import insert_document
 
 READ_COUNT, READERS, READS_PER_READER, WRITES = 1000, 100, 50, 200
 

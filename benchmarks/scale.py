@@ -10,7 +10,7 @@ listeners with ten members each, on one of twenty unconnected networks.
 * With OVN: ovn-northd runs, and is idle before each change. Databases and switches themselves report the row and the
   flows of a changed member (watch.py), first with the ports of one network bound on both nodes, then with those of all
   twenty, because a node gets flows only for the networks of its own ports.
-* Reads and writes of one change are counted in a separate server (counted.py). None may grow with the size.
+* Reads and writes of one change are counted in a separate server (counting_server.py). None may grow with the size.
 
 The machine is small and shared, so only columns of one run are comparable.
 """
@@ -34,12 +34,12 @@ from typing import Any
 
 import httpx
 import ovsdb
-from counted import COUNTS_VARIABLE, NAMES, make_counts, read_counts
+from counting_server import COUNTS_VARIABLE, NAMES, make_counts, read_counts
 from population import LBS, STATISTICS, MemberChange, Population, wait_active, wait_idle
 from watch import VipWatch
 
 from fairlead.lab import Lab, LabError, take_down
-from fairlead.lab.ports import Placement, workload_of_port
+from fairlead.lab.port_workloads import Placement, workload_of_port
 from fairlead.lab.processes import LAB_VARIABLE
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
@@ -307,7 +307,7 @@ def counts(bench: ScaleBench) -> Results:
     path = bench.lab.layout.directory / "counts"
     make_counts(path)
     made: list[str] = []
-    bench.start([str(Path(__file__).parent / "counted.py")], **{COUNTS_VARIABLE: str(path)})
+    bench.start([str(Path(__file__).parent / "counting_server.py")], **{COUNTS_VARIABLE: str(path)})
     bench.client.post("/operator/resync").raise_for_status()  # waits for the resync of the start, which compiles all
     result = counted(bench.client, path, "POST", partial(one_post, bench, made))
     for each in made:

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from fairlead.changes.identity import DEFAULT_PROJECT
 from fairlead.lab import Lab, LabError, Protocol, Traffic, TrafficResult, agents, take_down
-from fairlead.lab import service as serving
-from fairlead.lab.ports import Placement, workload_of_port
+from fairlead.lab import server as serving
+from fairlead.lab.port_workloads import Placement, workload_of_port
 
 LAB = os.environ.get("FAIRLEAD_DEMO_LAB", "demo")
 LISTEN = os.environ.get("FAIRLEAD_DEMO_LISTEN", serving.DEFAULT_LISTEN)

@@ -12,10 +12,10 @@ from collections import Counter
 from demo import BINARIES, BOLD, DIM, END, Client, say
 
 from fairlead.lab import LabError, Protocol, Traffic, agents, take_down
-from fairlead.lab import service as serving
+from fairlead.lab import server as serving
 from fairlead.lab.load import Load, LoadResult, RunningLoad, Target
 from fairlead.lab.native import Machine, NativeLab
-from fairlead.lab.native.declaring import declare
+from fairlead.lab.native.host_declaration import declare
 
 LAB = os.environ.get("FAIRLEAD_DEMO_LAB", "native")
 LISTEN = os.environ.get("FAIRLEAD_DEMO_LISTEN", "127.0.0.1:9878")

@@ -20,7 +20,7 @@ from time import monotonic
 from xml.etree import ElementTree
 
 from fairlead.lab.errors import LabError
-from fairlead.lab.patience import FACTOR_VARIABLE
+from fairlead.lab.timeouts import FACTOR_VARIABLE
 from fairlead.lab.vm import kernels
 from fairlead.lab.vm.initramfs import JOB_DIRECTORY
 from fairlead.lab.vm.machine import Accelerator, Job, VirtualMachine, choose_accelerator, run_job

@@ -21,8 +21,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from fault_planting import ForkedRuns, plant_bug
 from parts import changed_files, default_base
-from planting import ForkedRuns, plant_bug
 
 ROOT = Path(__file__).parent.parent
 MAX_CONCURRENT = 2
@@ -1236,7 +1236,7 @@ MUTANTS = (
     ),
     Mutant(
         "a revision from before a copy is that of a document that is not there",
-        "store/shifted.py",
+        "store/revision_offset.py",
         "if revision > self._revision_offset else UNUSED_REVISION",
         "if revision > self._revision_offset else NO_REVISION",
         ("tests/store/test_shifted.py",),

@@ -8,7 +8,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from fairlead.compilers.haproxy import HAPROXY  # noqa: E402
 from fairlead.compilers.native import NATIVE  # noqa: E402
-from harness.story import PRODUCT_DATAPLANES, read_case, write_case  # noqa: E402 - the harness is not installed
+from harness.case import PRODUCT_DATAPLANES, read_case, write_case  # noqa: E402 - the harness is not installed
 from harness.toy import TOYS  # noqa: E402
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from harness import step_counter
 step_counter.install()
 
 from harness.counted_processes import counted_processes  # noqa: E402
-from harness.hold import max_steps_of  # noqa: E402 - what follows imports modules that are counted
+from harness.step_limits import max_steps_of  # noqa: E402 - what follows imports modules that are counted
 from harness.virtual_clock import VirtualClockLoop, time_of_loop  # noqa: E402
 
 settings.register_profile("patient", deadline=None)

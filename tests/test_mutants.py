@@ -50,7 +50,7 @@ def test_planted_mutant_changes_functions_already_imported(
     toy: ModuleType, before: str, after: str, found: tuple[int, int]
 ):
     doubled, limited = toy.doubled, toy.Toy().limited
-    assert importlib.import_module("planting").plant_bug("planted_toy", before, after)
+    assert importlib.import_module("fault_planting").plant_bug("planted_toy", before, after)
     assert (doubled(2), limited(7)) == found
 
 
@@ -58,4 +58,4 @@ def test_planted_mutant_changes_functions_already_imported(
     ("before", "after"), [("LIMIT = 3", "LIMIT = 4"), ("class Toy:", "class Toy(list):"), ("=", "=")]
 )
 def test_import_time_code_is_not_planted(toy: ModuleType, before: str, after: str):
-    assert not importlib.import_module("planting").plant_bug(toy.__name__, before, after)
+    assert not importlib.import_module("fault_planting").plant_bug(toy.__name__, before, after)

@@ -29,7 +29,7 @@ from fairlead.store.interface import StoreUnavailable
 from fairlead.store.model import Model
 from fairlead.store.sqlite import SqliteStore
 from harness.balancer import some_balancer
-from harness.story import parse_model
+from harness.case import parse_model
 from harness.waiting import eventually, run_ready_tasks
 
 

@@ -36,7 +36,7 @@ from fairlead.node.reports import Reports
 from fairlead.reconciler.dataplanes import DataplaneState
 from fairlead.runtime.steps import run_to_completion
 from harness.api import NOON, dataplanes_with, in_process_server
-from harness.given_slice import InMemorySlice
+from harness.in_memory_slice import InMemorySlice
 from harness.step_counter import step
 
 NO_SWITCH: Any = None

@@ -27,7 +27,7 @@ from fairlead.model.queries import neighbours
 from fairlead.model.registry.changeset import Changes
 from fairlead.runtime.fair_semaphore import FairSemaphore
 from harness.api import ADMIN, NOON, InProcessServer, in_process_server, write_many
-from harness.documented import make_validator
+from harness.openapi_validation import make_validator
 from harness.virtual_clock import time_of_loop
 from harness.waiting import eventually
 

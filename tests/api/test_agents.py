@@ -25,8 +25,8 @@ from fairlead.model.documents.traffic_counters import TrafficCounters
 from fairlead.model.queries.statistics import ConntrackZone, CountingPlace, Datapath
 from fairlead.model.registry.changeset import Changes
 from harness.api import ADMIN, NOON, InProcessServer, in_process_server
-from harness.documented import make_validator
 from harness.octavia import NET, ROOT, SUBNET, UNKNOWN_ID, network
+from harness.openapi_validation import make_validator
 
 LISTENERS = [{"name": name, "protocol": "TCP", "protocol_port": port} for name, port in (("front", 80), ("back", 81))]
 ZEROS = {

@@ -14,8 +14,8 @@ from fairlead.api.http.authentication import HttpBasic, LoginAttempt, authentica
 from fairlead.api.http.front_end import MAX_BODY_BYTES, MAX_BODY_DEPTH, MAX_BODY_VALUES, THREADED_BODY_BYTES, read_json
 from fairlead.changes.identity import Identity
 from fairlead.store.model import REQUEST_PROJECT
-from harness.caller import Caller
 from harness.values import FEW_EXAMPLES, JSON, NEARLY_VALID
+from harness.whole_application import Caller
 
 NETWORK, BALANCER = "/network/v2.0", "/load-balancer/v2.0/lbaas"
 PLACES = {

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from harness.caller import Caller
+from harness.whole_application import Caller
 
 NETWORK, BALANCER = "/network/v2.0", "/load-balancer/v2.0/lbaas"
 LBS = "/1.0/networks/net/load-balancers"

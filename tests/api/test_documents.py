@@ -1,6 +1,6 @@
 """OpenAPI documents of the API front ends: every route, every attribute, and readable by a generic client.
 
-`harness.documented` checks in every other API test that responses match the documents.
+`harness.openapi_validation` checks in every other API test that responses match the documents.
 """
 
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ from fairlead.api.octavia.quotas import QUOTA_PUT
 from fairlead.api.operator import routes as operator_routes
 from fairlead.model.documents import sizes
 from harness.api import InProcessServer, play
-from harness.documented import ResponseValidator
+from harness.openapi_validation import ResponseValidator
 from harness.served import make_application
 
 DOORS = ("network", "load-balancer", "operator", "agent", "1.0", "plugin")

@@ -7,8 +7,8 @@ from typing import Any
 import httpx
 import pytest
 
-from harness.caller import Caller
 from harness.etcd import EtcdCluster, etcd_cluster
+from harness.whole_application import Caller
 
 pytestmark = pytest.mark.slow
 

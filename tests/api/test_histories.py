@@ -1,8 +1,8 @@
 """Random operations of several clients on two servers, while members of their etcd are killed and paused.
 
-All responses must fit one sequential order (`harness/histories.py`): no acknowledged write is lost, no read returns
-data older than its start, and an address is claimed once. The number of operations is bounded. A failure prints the
-seed, and `HISTORIES_SEED` repeats it.
+All responses must fit one sequential order (`harness/linearizability.py`): no acknowledged write is lost, no read
+returns data older than its start, and an address is claimed once. The number of operations is bounded. A failure prints
+the seed, and `HISTORIES_SEED` repeats it.
 """
 
 import asyncio
@@ -17,10 +17,10 @@ from random import Random
 import httpx
 import pytest
 
-from harness.claims import apply_claim
+from harness.address_specification import apply_claim
 from harness.etcd import MEMBER_COUNT, EtcdCluster, etcd_cluster
 from harness.front_ends.two_servers import LBS, ApplicationServer, two_servers
-from harness.histories import UNKNOWN, Operation, contradictions
+from harness.linearizability import UNKNOWN, Operation, contradictions
 from harness.waiting import eventually, pause_loop
 
 SEED = int(os.environ.get("HISTORIES_SEED", "0")) or Random().randrange(10**6)

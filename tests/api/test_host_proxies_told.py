@@ -16,9 +16,9 @@ from fairlead.model.registry.slices import slice_of
 from fairlead.model.snapshot import Snapshot
 from fairlead.runtime.steps import run_to_completion
 from harness.front_ends.agent_channel import AgentEnd, seen, server
-from harness.hold import MAX_STEPS
 from harness.language import parse_model
 from harness.step_counter import longest_between_yields
+from harness.step_limits import MAX_STEPS
 
 PLACE, WEB = ProxyPlace("pool", "demo"), Owner(Kind.LOAD_BALANCER, "web")
 HERE = {"pool/demo": frozenset({2000})}

@@ -11,9 +11,9 @@ from immutables import Map
 
 from fairlead.model.documents.hosts import MAX_HOST_NUMBER, MAX_PREFIXES
 from harness.api import PLAIN, Deployment
-from harness.caller import Caller
 from harness.front_ends.plain_hosts import NAMES, ONE, announced, as_tenant, balancer, caller, compile_own, put
 from harness.front_ends.tenants import BALANCER, NETWORK, by_name, message
+from harness.whole_application import Caller
 
 __all__ = ["caller"]
 

@@ -37,8 +37,8 @@ from fairlead.model.registry.changeset import Changes
 from fairlead.model.snapshot import Snapshot
 from harness.api import ADMIN, in_process_server
 from harness.certificates import Authority
-from harness.odd_certificates import REJECTED
 from harness.proxied import listener, pool, view
+from harness.unusual_certificates import REJECTED
 
 CA = Authority()
 WEB, OTHER = (CA.issue("web.example") for _ in range(2))

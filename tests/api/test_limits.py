@@ -15,8 +15,8 @@ from fairlead.changes import gateways
 from fairlead.changes.routers import MAX_ROUTES
 from fairlead.changes.subnets import MAX_SUBNETS
 from fairlead.model.documents import sizes
-from harness.caller import Caller
 from harness.etcd import EtcdCluster, etcd_cluster
+from harness.whole_application import Caller
 
 INTERFACES = 6
 """Below the API's own limit, because each interface is a request."""

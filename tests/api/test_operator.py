@@ -17,9 +17,9 @@ from fairlead.model.registry.changeset import Changes, apply_changes
 from fairlead.model.snapshot import Snapshot
 from fairlead.runtime.cooperative import run_in_steps
 from fairlead.runtime.steps import run_to_completion
+from harness.case import parse_model
 from harness.down_members import DOCUMENTS, ENDPOINT, MODEL, VM2, WEB
 from harness.probes import observe
-from harness.story import parse_model
 
 
 def test_down_members_are_listed_with_address_and_reason():

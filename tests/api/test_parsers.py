@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from fairlead import schema
 from fairlead.api.http.front_end import ApiError
 from fairlead.api.network import parsers
+from fairlead.api.network.handlers import read_tags
 from fairlead.api.network.networks import NETWORKS
 from fairlead.api.network.ports import PORTS
 from fairlead.api.network.routers import ROUTERS, read_removed, read_routes, read_target
 from fairlead.api.network.subnets import SUBNETS
-from fairlead.api.network.views import read_tags
 from fairlead.api.octavia import specs
 from fairlead.schema import Parser
 from harness.values import ADDRESSES, FEW_EXAMPLES, HOSTS, JSON, NEARLY_VALID, SCALARS

@@ -27,8 +27,8 @@ from fairlead.runtime.steps import run_to_completion
 from fairlead.store.model import Model
 from fairlead.store.sqlite import SqliteStore
 from harness.api import write_many
+from harness.case import Case, State, parse_model, read_case
 from harness.front_ends.agent_channel import AgentEnd
-from harness.story import Case, State, parse_model, read_case
 from harness.waiting import eventually
 from harness.walk import foreign_documents
 

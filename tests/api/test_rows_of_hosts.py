@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from fairlead.api.operator import node_rows
-from harness.caller import Caller
 from harness.front_ends.plain_hosts import ONE, announced, as_tenant, balancer, caller, put
+from harness.whole_application import Caller
 
 __all__ = ["caller"]
 

@@ -7,8 +7,8 @@ from typing import Any
 import httpx
 import pytest
 
-from harness.caller import Caller
 from harness.front_ends.tenants import BALANCER, NETWORK, by_name, message
+from harness.whole_application import Caller
 
 NOWHERE = "99999999-0000-4000-8000-000000000009"
 

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from fairlead.lab.errors import CommandFailed
-from fairlead.lab.ports import Placement, workload_of_port
+from fairlead.lab.port_workloads import Placement, workload_of_port
 from harness.barbican.nodes import NodeWithBarbican, node_with_barbican
 from harness.certificates import Authority, SignedCertificate, key_pem
 from harness.lab.site import PORT

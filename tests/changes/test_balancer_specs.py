@@ -24,7 +24,7 @@ from fairlead.model.documents.port_ranges import PortRange, one_port
 from fairlead.model.snapshot import Snapshot
 from fairlead.runtime.steps import run_to_completion
 from harness.changes.balancing import ASKER, apply_work
-from harness.changes.described_world import (
+from harness.changes.declared_balancers import (
     WORLD,
     backend,
     balancer,

@@ -27,8 +27,8 @@ from fairlead.model.registry.facts import UNMANAGED, with_facts
 from fairlead.model.registry.kinds import owner_of
 from fairlead.model.snapshot import Snapshot
 from fairlead.runtime.steps import run_to_completion
+from harness.case import parse_model
 from harness.changes.balancing import ASKER
-from harness.story import parse_model
 
 PROJECTS, NETWORKS = ("p", "q", "r"), ("n1", "n2", "n3", "n4")
 (OVN,) = dataplanes_of(DEFAULT)

@@ -20,7 +20,7 @@ from fairlead.model.registry.facts import EXTERNAL_ALLOCATIONS, with_facts
 from fairlead.model.registry.kinds import owner_of
 from fairlead.model.snapshot import Aggregate, Snapshot, find_owned_vips
 from harness.changes.balancing import ASKER, apply_work
-from harness.changes.described_world import (
+from harness.changes.declared_balancers import (
     ADMINS,
     GATEWAY,
     RANGE,

@@ -6,8 +6,8 @@ from fairlead.changes.provider_migration import ClientsWouldLoseService, check_c
 from fairlead.model.queries.domain import AttachedObjects
 from fairlead.model.registry.changeset import Changes, apply_changes
 from fairlead.model.snapshot import Snapshot
+from harness.case import EMPTY_SNAPSHOT, parse_model
 from harness.changes.world import refusal
-from harness.story import EMPTY_SNAPSHOT, parse_model
 
 NOBODY = frozenset[str]()
 CONNECTED = """

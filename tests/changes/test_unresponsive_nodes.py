@@ -25,8 +25,8 @@ from fairlead.model.registry.changeset import Changes, apply_changes
 from fairlead.model.snapshot import Aggregate, Snapshot
 from fairlead.runtime.steps import run_to_completion
 from fairlead.store.codec import encode
+from harness.probe_results import DOCUMENTS, DOWN, UP, WEB
 from harness.probes import FIRST, SECOND
-from harness.sightings import DOCUMENTS, DOWN, UP, WEB
 
 (LISTENER,) = (each.id for each in WEB.listeners)
 SINCE = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -46,8 +46,8 @@ from fairlead.model.documents.owner import Kind, Owner
 from fairlead.model.registry.changeset import Changes, apply_changes
 from fairlead.model.snapshot import Snapshot
 from fairlead.runtime.steps import run_to_completion
+from harness.case import ATTRIBUTE_WORDS, EMPTY_SNAPSHOT, describe_feature
 from harness.language import CREATED_AT, parse_model
-from harness.story import ATTRIBUTE_WORDS, EMPTY_SNAPSHOT, describe_feature
 
 ABILITIES = DEFAULT["ovn"].abilities
 DOCUMENTS, _ = parse_model("network net1 10.0.0.0/24\nweb vip=10.0.0.10 on=net1 tcp:80=a/10.0.0.11:8080", {})

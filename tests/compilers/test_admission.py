@@ -11,8 +11,8 @@ from fairlead.dataplane.ovn_rules import Acl
 from fairlead.model.documents.owner import Kind, Owner
 from fairlead.model.documents.unmanaged import is_unmanaged
 from fairlead.model.registry.changeset import Changes, apply_changes, with_unmanaged
+from harness.case import EMPTY_SNAPSHOT, PRODUCT_DATAPLANES, read_case
 from harness.language import parse_model
-from harness.story import EMPTY_SNAPSHOT, PRODUCT_DATAPLANES, read_case
 
 STORIES = sorted((Path(__file__).parent.parent / "cases").glob("*.txt"))
 NEGATED_SET = re.compile(r"!= *[{$]|! *\(?ip[46]")

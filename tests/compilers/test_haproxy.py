@@ -25,10 +25,10 @@ from fairlead.model.documents.loadbalancer import (
 from fairlead.model.documents.port_ranges import PortRange, one_port
 from fairlead.model.documents.sizes import MAX_ALLOWED_CIDRS, MAX_MEMBERS
 from fairlead.model.snapshot import Snapshot
-from harness.hold import MAX_STEPS
 from harness.language import COMMON
 from harness.proxied import WEB, listener, member, pool, rows_of, view
 from harness.step_counter import longest_between_yields
+from harness.step_limits import MAX_STEPS
 
 
 def nowhere(snapshot: Snapshot) -> Snapshot:

@@ -12,9 +12,9 @@ from fairlead.model.documents.local_ip import Fallback, Mode
 from fairlead.model.documents.owner import Kind, Owner
 from fairlead.model.documents.sizes import MAX_ASSOCIATIONS
 from fairlead.model.snapshot import Snapshot
-from harness.hold import MAX_STEPS
+from harness.case import State, parse_chassis, parse_model, parse_plugged
 from harness.step_counter import step
-from harness.story import State, parse_chassis, parse_model, parse_plugged
+from harness.step_limits import MAX_STEPS
 
 LIP = Owner(Kind.LOCAL_IP, "lip")
 

@@ -18,7 +18,7 @@ from fairlead.model.documents.abilities import Feature
 from fairlead.model.documents.loadbalancer import Algorithm, ListenerProtocol, Locality
 from fairlead.model.documents.owner import Kind, Owner
 from fairlead.runtime.steps import run_to_completion
-from harness.story import read_state
+from harness.case import read_state
 
 NAMES = parse_names("native=native", "native")
 ALONE = without_proxies(NAMES)

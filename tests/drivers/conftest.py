@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from harness.apart import NetNamespace
 from harness.haproxy_site import HaproxySite, opened_site
 from harness.machines import machine
 from harness.native_host import plain_host
+from harness.net_namespace import NetNamespace
 from harness.ovsdb_server import SCHEMA, OvsdbServer, require_ovsdb_server
 
 

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from fairlead.drivers.haproxy import upgrading
+from fairlead.drivers.haproxy import program_upgrade
 from fairlead.drivers.haproxy.process import Program, start_time_of
 from fairlead.model.documents.loadbalancer import ListenerProtocol
 from harness.haproxy_site import NET, NETWORK, HaproxySite, RepeatingClient, opened_site, response_on, rows
@@ -122,7 +122,7 @@ async def test_upgraded_program_that_fails_to_start_leaves_the_old_one_serving(
     await site.apply_until_done(NET, NETWORK)
     await site.apply_until_done(WEB, rows(port, member("m1", machines[0])))
     first = site.pid
-    monkeypatch.setattr(upgrading, "RETRY_INTERVAL", 3600.0)
+    monkeypatch.setattr(program_upgrade, "RETRY_INTERVAL", 3600.0)
     with RepeatingClient(port) as asking:
         await asyncio.to_thread(program.unlink)
         site.allow_replacement()
@@ -155,8 +155,8 @@ async def test_upgrade_replaces_processes_one_after_the_other(
 
     await site.apply_until_done(NET, NETWORK)
     await site.apply_until_done(WEB, rows(free_port(), member("m1", machines[0])))
-    monkeypatch.setattr(upgrading, "replace_program", replace)
-    monkeypatch.setattr(upgrading, "REPLACEMENT_INTERVAL", 0.0)
+    monkeypatch.setattr(program_upgrade, "replace_program", replace)
+    monkeypatch.setattr(program_upgrade, "REPLACEMENT_INTERVAL", 0.0)
     site.allow_replacement()
     upgrade(program)
     [network] = site.driver._networks.values()

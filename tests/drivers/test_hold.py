@@ -17,9 +17,9 @@ from fairlead.drivers.ovn.northbound.encoder import Encoder
 from fairlead.drivers.ovn.northbound.marks import Mark
 from fairlead.drivers.ovn.southbound.driver import DATABASE, SouthboundReader, SouthboundSettings
 from fairlead.drivers.ovsdb.client import Client, Settings
-from fairlead.drivers.ovsdb.large import LARGE_MESSAGE, LazyRows, split_rows
 from fairlead.drivers.ovsdb.protocol import Framer, Notification, Reply, gc_disabled
 from fairlead.drivers.ovsdb.remotes import parse_remotes
+from fairlead.drivers.ovsdb.split_message import LARGE_MESSAGE, LazyRows, split_rows
 from fairlead.drivers.ovsdb.values import Json
 from fairlead.model.documents.health import Endpoint, Health
 from fairlead.model.documents.owner import Kind, Owner

@@ -18,7 +18,6 @@ from fairlead.drivers.native.nftables.ruleset import TUNNELS
 from fairlead.drivers.native.prerequisites import Prerequisites
 from fairlead.model.documents.addresses import IPAddress
 from fairlead.model.documents.owner import Kind, Owner
-from harness.apart import NetNamespace
 from harness.native_host import (
     ALL_ROWS,
     FIRST_OWNER,
@@ -31,6 +30,7 @@ from harness.native_host import (
     route_row,
     service,
 )
+from harness.net_namespace import NetNamespace
 from harness.waiting import eventually
 
 GET_GENERATION = 16

@@ -9,8 +9,8 @@ import pytest
 
 from fairlead.model.documents.addresses import IPAddress
 from fairlead.model.documents.loadbalancer import Transport
-from harness.apart import NetNamespace, require_root
 from harness.fabric import HOSTS, PORT, VIPS, Fabric, fabric
+from harness.net_namespace import NetNamespace, require_root
 from harness.waiting import DEADLINE
 
 pytestmark = pytest.mark.slow

@@ -16,12 +16,12 @@ from fairlead.drivers.native.nftables import connections
 from fairlead.drivers.native.nftables.connections import DESTINATION_TRANSLATED, FIRST_PACKET, GET
 from fairlead.drivers.native.nftables.ruleset import SECOND_MARK
 from fairlead.drivers.native.prerequisites import Prerequisites
-from fairlead.drivers.native.writing import _ends_queries
+from fairlead.drivers.native.row_writer import _ends_queries
 from fairlead.model.documents.addresses import IPAddress
 from fairlead.model.documents.loadbalancer import Transport
 from fairlead.model.queries.conntrack_flush import TrackedConnection
-from harness.apart import NetNamespace, require_root
 from harness.fabric import HOSTS, NO_REPLY_TIMEOUT, OWNER, PORT, VIPS, Fabric, fabric, member_address, rows_of
+from harness.net_namespace import NetNamespace, require_root
 from harness.waiting import DEADLINE
 
 pytestmark = pytest.mark.slow

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-import harness.confined
-from harness.apart import NetNamespace, net_namespace, require_root
+import harness.systemd_sandbox
+from harness.net_namespace import NetNamespace, net_namespace, require_root
 
 pytestmark = pytest.mark.slow
 UNITS = Path(__file__).parents[2] / "packaging" / "systemd"
@@ -48,7 +48,7 @@ def test_agent_in_the_systemd_sandbox_writes_reads_and_removes_rows(
     host: NetNamespace, units: tuple[Path, ...], tmp_path: Path
 ) -> None:
     before = host.run("ip", "rule")
-    confined = sys.executable, harness.confined.__file__, ":".join(map(str, units)), str(tmp_path)
+    confined = sys.executable, harness.systemd_sandbox.__file__, ":".join(map(str, units)), str(tmp_path)
     tests = str(Path(__file__).parents[1])
     host.run(*confined, "env", f"PYTHONPATH={tests}", sys.executable, "-c", PROGRAM)
     assert host.run("ip", "rule") == before

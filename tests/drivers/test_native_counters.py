@@ -17,9 +17,9 @@ from fairlead.model.documents.traffic_counters import TrafficCounters
 from fairlead.model.queries.counter_samples import CounterSamples, CounterValue
 from fairlead.model.queries.statistics import AnnouncedPlace, CountedService
 from fairlead.node.state import read_state, write_state
-from harness.apart import require_root
 from harness.fabric import HOSTS, LARGE_REPEATS, PORT, VIPS, ClientFlow, Fabric, fabric
 from harness.fabric_counters import BOOT_ID, accept_all, active, read, total, values
+from harness.net_namespace import require_root
 from harness.waiting import wait_equal, wait_until
 
 pytestmark = pytest.mark.slow

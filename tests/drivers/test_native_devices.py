@@ -7,8 +7,8 @@ from fairlead.drivers.native import routing
 from fairlead.drivers.native.driver import Native
 from fairlead.drivers.native.nftables.ruleset import TUNNELS
 from fairlead.drivers.native.routing import read_sysctl
-from harness.apart import NetNamespace
 from harness.native_host import kernel_state, put, route_row
+from harness.net_namespace import NetNamespace
 
 pytestmark = pytest.mark.slow
 

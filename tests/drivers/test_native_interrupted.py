@@ -10,8 +10,8 @@ from fairlead.dataplane.rows import diff
 from fairlead.drivers.interface import DriverError, Unavailable
 from fairlead.drivers.native.driver import CheckResult, Native
 from fairlead.drivers.native.netlink import ATTEMPTS, Interrupted, Message, Netlink
-from harness.apart import NetNamespace
 from harness.native_host import ALL_ROWS, FIRST_OWNER, FOUR, as_rows, put, route_row, service
+from harness.net_namespace import NetNamespace
 
 _GET_ADDRESSES, _OTHER_SUBSYSTEMS = 22, 256
 ASKING = as_rows(Vip(address=FOUR, is_local=True), service())

@@ -1,8 +1,8 @@
 """State of a plain host, as seen by a read-only client."""
 
 from fairlead.drivers.native.driver import Native
-from harness.apart import NetNamespace
 from harness.native_host import ALL_ROWS, FIRST_OWNER, put, route_row, service
+from harness.net_namespace import NetNamespace
 
 
 def _whole(host: NetNamespace) -> list[str]:

@@ -9,8 +9,8 @@ import pytest
 
 from fairlead.dataplane.flow_slot import flow_slot
 from fairlead.model.documents.loadbalancer import Transport
-from harness.apart import NetNamespace, require_root
 from harness.fabric import HOSTS, PORT, VIPS, ClientFlow, Fabric, fabric
+from harness.net_namespace import NetNamespace, require_root
 
 pytestmark = pytest.mark.slow
 

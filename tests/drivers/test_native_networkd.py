@@ -7,9 +7,9 @@ import pytest
 
 from fairlead.drivers.native.driver import Native
 from fairlead.model.documents.loadbalancer import Transport
-from harness.apart import NetNamespace, require_root
 from harness.fabric import HOSTS, VIPS, Fabric, fabric
 from harness.native_host import ALL_ROWS, FIRST_OWNER, kernel_state, put, route_row
+from harness.net_namespace import NetNamespace, require_root
 
 EVEN = bytes(slot % 3 for slot in range(256))
 OLDER = 250

@@ -14,8 +14,8 @@ from fairlead.drivers.native.driver import Native
 from fairlead.model.documents.addresses import IPAddress
 from fairlead.model.documents.loadbalancer import Transport
 from fairlead.model.documents.owner import Kind, Owner
-from harness.apart import require_root
 from harness.fabric import PORT, VIPS, Fabric, fabric, host_address, member_address
+from harness.net_namespace import require_root
 
 pytestmark = pytest.mark.slow
 

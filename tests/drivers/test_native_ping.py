@@ -7,8 +7,8 @@ from itertools import product
 import pytest
 
 from fairlead.model.documents.addresses import IPAddress
-from harness.apart import NetNamespace, require_root
 from harness.fabric import HOSTS, VIPS, Fabric, fabric
+from harness.net_namespace import NetNamespace, require_root
 
 pytestmark = pytest.mark.slow
 

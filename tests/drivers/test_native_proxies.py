@@ -31,10 +31,10 @@ from fairlead.model.documents.owner import Kind, Owner
 from fairlead.model.queries.host_proxies import host_slots
 from fairlead.model.registry.slices import slice_of
 from fairlead.model.snapshot import Snapshot
-from harness.apart import NetNamespace, require_root
+from harness.case import read_state
 from harness.fabric import HOSTS, PORT, VIPS, ClientFlow, Fabric, fabric, host_address, member_address
+from harness.net_namespace import NetNamespace, require_root
 from harness.proxied import PROGRAM
-from harness.story import read_state
 from harness.waiting import DEADLINE
 
 pytestmark = pytest.mark.slow

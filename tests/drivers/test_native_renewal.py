@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from fairlead.dataplane.rows import Rows
-from fairlead.drivers.native import renewal
+from fairlead.drivers.native import table_upgrade
 from fairlead.drivers.native.driver import Native
 from fairlead.drivers.native.netlink import Message, Netlink
 from fairlead.drivers.native.nftables import ruleset as text
@@ -16,9 +16,9 @@ from fairlead.drivers.native.nftables.elements import Elements, Shape
 from fairlead.drivers.native.nftables.ruleset import SHAPES
 from fairlead.model.documents.loadbalancer import Transport
 from fairlead.model.documents.owner import Owner
-from harness.apart import NetNamespace, require_root
 from harness.fabric import HOSTS, VIPS, ClientFlow, Fabric, fabric
 from harness.native_host import ALL_ROWS, FIRST_OWNER, put, route_row
+from harness.net_namespace import NetNamespace, require_root
 from harness.waiting import DEADLINE, wait_until
 
 pytestmark = pytest.mark.slow
@@ -68,13 +68,13 @@ def release(rules: Callable[[], str], patch: pytest.MonkeyPatch) -> Iterator[Non
         patched.setattr(text, "rules", rules)
         if rules is other_types:
             older = [replace(each, key=8) if each.name == "ways" else each for each in SHAPES]
-            patched.setattr(renewal, "SHAPES", older)
+            patched.setattr(table_upgrade, "SHAPES", older)
         yield
 
 
 @pytest.fixture(autouse=True)
 def carried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(renewal, "CONVERSIONS", {"pattern": _swapped, "ways": _resized})
+    monkeypatch.setattr(table_upgrade, "CONVERSIONS", {"pattern": _swapped, "ways": _resized})
 
 
 async def renewed() -> None:

@@ -20,11 +20,11 @@ from fairlead.model.documents.addresses import IPAddress
 from fairlead.model.documents.loadbalancer import Transport
 from fairlead.model.queries.statistics import AnnouncedPlace, CountedService
 from fairlead.node.prober import IPPROTO_SCTP
-from harness.apart import NetNamespace, require_root
 from harness.associations import HEARTBEAT, Association, SctpMember, answering, chunk, create_association
 from harness.fabric import HOSTS, MEMBER_PORT, NO_REPLY_TIMEOUT, PORT, VIPS, Fabric, fabric, member_address, rows_of
 from harness.fabric_counters import active, read, values
-from harness.sctp_speakers import can_emulate_sctp
+from harness.net_namespace import NetNamespace, require_root
+from harness.sctp_servers import can_emulate_sctp
 from harness.waiting import DEADLINE, wait_equal, wait_until
 
 pytestmark = [

@@ -3,7 +3,7 @@
 import random
 
 from fairlead.dataplane.rows import Key
-from fairlead.drivers.native.shared import Plan, SharedValues
+from fairlead.drivers.native.shared_values import Plan, SharedValues
 
 
 def _do(shared: SharedValues[str], wanted: dict[Key, str | None]) -> Plan[str]:

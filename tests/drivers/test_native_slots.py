@@ -8,7 +8,7 @@ from ipaddress import IPv4Address, IPv6Address
 from fairlead.dataplane.flow_slot import SEED, flow_slot, source_slot
 from fairlead.model.documents.addresses import IPAddress
 from fairlead.model.documents.loadbalancer import Transport
-from harness.apart import NetNamespace, net_namespace, require_root
+from harness.net_namespace import NetNamespace, net_namespace, require_root
 
 IP_TRANSPARENT, IPV6_TRANSPARENT = 19, 75
 FLOWS = 500

@@ -12,8 +12,8 @@ import pytest
 from fairlead.dataplane.flow_slot import flow_slot
 from fairlead.model.documents.addresses import IPAddress
 from fairlead.model.documents.loadbalancer import Transport
-from harness.apart import require_root
 from harness.fabric import HOSTS, LARGE_REPEATS, LONG_REPEATS, NO_REPLY_TIMEOUT, PORT, VIPS, ClientFlow, Fabric, fabric
+from harness.net_namespace import require_root
 from harness.waiting import DEADLINE, wait_equal
 
 pytestmark = pytest.mark.slow

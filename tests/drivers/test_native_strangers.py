@@ -11,7 +11,6 @@ from fairlead.drivers.native.driver import Native
 from fairlead.drivers.native.routing import PORTS
 from fairlead.model.documents.addresses import IPAddress
 from fairlead.model.documents.loadbalancer import Transport
-from harness.apart import NetNamespace, require_root
 from harness.fabric import (
     CLIENT,
     HOSTS,
@@ -24,6 +23,7 @@ from harness.fabric import (
     host_address,
     member_address,
 )
+from harness.net_namespace import NetNamespace, require_root
 from harness.waiting import DEADLINE
 
 pytestmark = pytest.mark.slow

@@ -18,7 +18,7 @@ from fairlead.model.documents.owner import Kind, Owner
 from fairlead.model.snapshot import Snapshot
 from fairlead.reconciler.loop import Reconciler
 from fairlead.runtime.steps import Steps
-from harness.apart import NetNamespace, net_namespace, require_root
+from harness.net_namespace import NetNamespace, net_namespace, require_root
 
 pytestmark = pytest.mark.slow
 

@@ -11,8 +11,8 @@ from fairlead.dataplane.flow_slot import flow_slot, source_slot
 from fairlead.drivers.native.driver import Native
 from fairlead.model.documents.addresses import IPAddress
 from fairlead.model.documents.loadbalancer import Transport
-from harness.apart import NetNamespace, require_root
 from harness.fabric import HOSTS, LARGE_REPEATS, LONG_REPEATS, NO_REPLY_TIMEOUT, PORT, VIPS, ClientFlow, Fabric, fabric
+from harness.net_namespace import NetNamespace, require_root
 from harness.waiting import DEADLINE, wait_equal
 
 pytestmark = pytest.mark.slow

@@ -9,11 +9,11 @@ from itertools import product
 import pytest
 
 from fairlead.dataplane.native import TUNNEL_PORTS
-from fairlead.drivers.native import renewal
+from fairlead.drivers.native import table_upgrade
 from fairlead.drivers.native.driver import Native
 from fairlead.drivers.native.nftables.ruleset import rules
-from harness.apart import require_root
 from harness.fabric import NO_REPLY_TIMEOUT, Fabric, fabric, host_address
+from harness.net_namespace import require_root
 
 pytestmark = pytest.mark.slow
 
@@ -96,7 +96,7 @@ def test_newer_release_keeps_tunnels_open_or_closed(
     end(site)
     other = rules().replace("set since {", "set newer { typeof meta mark; }\nset since {")
     monkeypatch.setattr("fairlead.drivers.native.nftables.ruleset.rules", lambda: other)
-    monkeypatch.setattr(renewal, "_DRAIN_SECONDS", 0.0)
+    monkeypatch.setattr(table_upgrade, "_DRAIN_SECONDS", 0.0)
     begin(site)
     assert "set newer" in site.hosts[2].run("nft", "list", "ruleset")
     assert refused(site) == (set() if is_open else ALL)
@@ -106,7 +106,7 @@ def test_upgrade_from_an_older_release_keeps_tunnels_open(site: Fabric, monkeypa
     older = "\n".join(line for line in rules().splitlines() if "closed" not in line)
     with monkeypatch.context() as patch:
         patch.setattr("fairlead.drivers.native.nftables.ruleset.rules", lambda: older)
-        patch.setattr("fairlead.drivers.native.renewal.closing", lambda _: "")
+        patch.setattr("fairlead.drivers.native.table_upgrade.closing", lambda _: "")
         begin(site)
         assert refused(site) == set()
         end(site)

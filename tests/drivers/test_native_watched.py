@@ -11,19 +11,19 @@ import pytest
 from fairlead.compilers.native import NATIVE
 from fairlead.dataplane.native import Vip
 from fairlead.drivers.interface import DriverError
+from fairlead.drivers.native import change_monitor
 from fairlead.drivers.native import driver as driving
-from fairlead.drivers.native import watching
 from fairlead.drivers.native.driver import CheckResult, Native
 from fairlead.drivers.native.observed import MissingParts
 from fairlead.model.documents.addresses import IPAddress
 from fairlead.model.registry.slices import slice_of
 from fairlead.node.plain_host import PlainHost
 from fairlead.node.reports import Reports
-from harness.apart import NetNamespace
-from harness.given import FixedSlice
+from harness.case import read_case
+from harness.fixed_slice import FixedSlice
 from harness.native_host import FIRST_OWNER as OWNER
 from harness.native_host import FOUR, SIX, as_rows, kernel_state, put, route_row, service
-from harness.story import read_case
+from harness.net_namespace import NetNamespace
 from harness.waiting import eventually, eventually_equal, pause
 
 pytestmark = pytest.mark.slow
@@ -89,7 +89,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
         return find_missing(*args)  # type: ignore[arg-type]
 
     monkeypatch.setattr(driving, "time", made)
-    monkeypatch.setattr(watching, "time", made)
+    monkeypatch.setattr(change_monitor, "time", made)
     monkeypatch.setattr(driving, "find_missing", look)
     return made
 

@@ -68,8 +68,8 @@ from fairlead.model.documents.unmanaged import UnmanagedNetwork, UnmanagedPort, 
 from fairlead.model.registry.changeset import owners_with_rows
 from fairlead.reconciler.contention import FREE_REPAIRS, MIN_PAUSE, Contention
 from fairlead.reconciler.loop import Reconciler
+from harness.case import Case, RowPlacement, State, parse_chassis, parse_model, parse_plugged, read_case, render_rows
 from harness.ovsdb_server import DATABASE, FAST_TIMING, KILL_ERRORS, OvsdbServer
-from harness.story import Case, RowPlacement, State, parse_chassis, parse_model, parse_plugged, read_case, render_rows
 from harness.waiting import DEADLINE, eventually, eventually_equal
 from harness.walk import EMPTY_STATE, SimulatedDeployment, expected_rows, paths
 

@@ -25,9 +25,9 @@ from fairlead.server import ovn
 from fairlead.server.ovn import ANSWERS_FOR_UNPLUGGED, NETWORKS_NOT_READ, OvnControl
 from fairlead.store.model import Model
 from fairlead.store.sqlite import SqliteStore
+from harness.case import parse_model
 from harness.neutron import NeutronNetwork, NeutronRouter, delete, insert
 from harness.ovsdb_server import DATABASE, FAST_TIMING, OvsdbServer
-from harness.story import parse_model
 from harness.waiting import DEADLINE, eventually, eventually_equal
 
 N1, N2, N3, R1 = (
@@ -177,7 +177,7 @@ async def test_load_balancer_rows_follow_its_router_and_networks(server: OvsdbSe
             assert before == await world.theirs()
             assert control.condition().blockers == (ANSWERS_FOR_UNPLUGGED,)
             with pytest.raises(Unreachable, match="Southbound"):  # agents would otherwise receive an empty slice
-                control.check_told()
+                control.check_synced()
             await world.client.transact([*R1.insert_port(N3, "10.3.0.1/24")], DEADLINE)
             await world.carries(N1.switch, N2.switch, N3.switch, R1.row)
             port = N2.port_id(R1.port_name(N2, "10.2.0.1/24"))

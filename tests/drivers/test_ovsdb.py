@@ -29,7 +29,7 @@ from fairlead.drivers.ovsdb.client import (
     Tls,
 )
 from fairlead.drivers.ovsdb.errors import ConnectionLost, NotConnected, TransactionError
-from fairlead.drivers.ovsdb.link import KEEPALIVE, JsonRpcConnection
+from fairlead.drivers.ovsdb.jsonrpc import KEEPALIVE, JsonRpcConnection
 from fairlead.drivers.ovsdb.protocol import NO_TXN, Framer, Notification, Reply, TableMonitor, assert_lock
 from fairlead.drivers.ovsdb.remotes import parse_remotes
 from fairlead.drivers.ovsdb.values import (

@@ -24,9 +24,9 @@ from fairlead.drivers.interface import Requeue
 from fairlead.drivers.ovn.vswitch.database import OvsTools
 from fairlead.drivers.ovn.vswitch.proxy_ports import ProxyNamespaces, device_name
 from fairlead.model.documents.owner import Owner
-from harness.apart import NetNamespace, net_namespace, require_root
 from harness.haproxy_site import NET, RepeatingClient, await_more_answers, eventually_answers, get, response_on, rows
 from harness.machines import machine
+from harness.net_namespace import NetNamespace, net_namespace, require_root
 from harness.proxied import PROGRAM, WEB, member
 from harness.waiting import DEADLINE, eventually, wait_until
 

@@ -1,10 +1,10 @@
 """Evaluation of a run: defects of servers, and effects of repeated requests by clients."""
 
-from harness.claims import apply_claim
-from harness.ha.judging import by_disturbance, contradictions
+from harness.address_specification import apply_claim
+from harness.ha.disturbances import Disturbance
+from harness.ha.evaluation import by_disturbance, contradictions
 from harness.ha.load import Attempt, SharedState, Write
-from harness.ha.nemesis import Disturbance
-from harness.histories import UNKNOWN, Operation
+from harness.linearizability import UNKNOWN, Operation
 
 
 def operation(action: str, value: object, asked: float, answered: float = UNKNOWN) -> Operation:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.ha.nemesis import DISTURBANCES
+from harness.ha.disturbances import DISTURBANCES
 
 pytestmark = pytest.mark.slow
 PROGRAM = Path(__file__).parents[2] / "benchmarks" / "killed.py"

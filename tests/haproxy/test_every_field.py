@@ -48,11 +48,11 @@ from fairlead.model.documents.loadbalancer import (
 )
 from fairlead.model.queries.secrets import Role
 from harness.certificates import Authority
+from harness.injection_texts import CIPHERS
 from harness.language import COMMON
 from harness.machines import request
 from harness.ports import free_port
 from harness.proxied import listener, member, needs_haproxy, pool, rows_of, running, validation_error, view, write_files
-from harness.typed_texts import CIPHERS
 from harness.values import FEW_EXAMPLES
 
 Path_: TypeAlias = tuple[str | int, ...]

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fairlead.compilers.haproxy import HAPROXY
-from harness.story import Case, read_case
+from harness.case import Case, read_case
 from harness.walk import check_goldens, walk_every_path
 
 STORIES = [read_case(path, (HAPROXY,)) for path in sorted(Path(__file__).parent.glob("*.txt"))]

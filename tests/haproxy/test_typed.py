@@ -34,9 +34,9 @@ from fairlead.model.documents.loadbalancer import (
     Pool,
     PoolTls,
 )
+from harness.injection_texts import CIPHERS, TEXT_PIECES, TYPED_TEXTS
 from harness.language import COMMON
 from harness.proxied import listener, member, needs_haproxy, pool, rows_of, validation_error, view, write_files
-from harness.typed_texts import CIPHERS, TEXT_PIECES, TYPED_TEXTS
 from harness.values import FEW_EXAMPLES
 
 EACH = settings(FEW_EXAMPLES, max_examples=FEW_EXAMPLES.max_examples // 3, suppress_health_check=[HealthCheck.too_slow])

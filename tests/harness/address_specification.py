@@ -2,7 +2,7 @@
 
 from collections.abc import Hashable
 
-from harness.histories import Operation
+from harness.linearizability import Operation
 
 
 def apply_claim(state: Hashable, operation: Operation) -> tuple[Hashable, ...]:

@@ -35,7 +35,7 @@ from fairlead.runtime.steps import Steps, run_to_completion
 from fairlead.store.interface import Store
 from fairlead.store.model import Model
 from fairlead.store.opening import open_store
-from harness.documented import make_validator
+from harness.openapi_validation import make_validator
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 REQUEST_TIMEOUT = 0.2

@@ -21,8 +21,8 @@ from fairlead.model.documents.addresses import IPAddress
 from fairlead.model.documents.loadbalancer import Transport
 from fairlead.node import sctp
 from fairlead.node.prober import IPPROTO_SCTP
-from harness.apart import NetNamespace
 from harness.fabric import MEMBER_PORT, PORT, ClientFlow
+from harness.net_namespace import NetNamespace
 from harness.waiting import DEADLINE
 
 DATA, INIT, INIT_ACK, SACK, HEARTBEAT, HEARTBEAT_ACK, ABORT, SHUTDOWN, SHUTDOWN_ACK = range(9)

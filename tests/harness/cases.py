@@ -7,7 +7,7 @@ from fairlead.model.documents.network import Network, Router
 from fairlead.model.documents.unmanaged import is_unmanaged
 from fairlead.model.registry.changeset import Changes
 from fairlead.model.snapshot import Snapshot
-from harness.story import read_case
+from harness.case import read_case
 
 STORIES = [read_case(path) for path in sorted((Path(__file__).parent.parent / "cases").glob("*.txt"))]
 DOCUMENTS = {

@@ -18,7 +18,7 @@ from fairlead.drivers.native.driver import Native
 from fairlead.model.documents.addresses import IPAddress
 from fairlead.model.documents.loadbalancer import Transport
 from fairlead.model.documents.owner import Kind, Owner
-from harness.apart import NetNamespace, net_namespace
+from harness.net_namespace import NetNamespace, net_namespace
 from harness.waiting import DEADLINE
 
 VIPS: tuple[IPAddress, ...] = (IPv4Address("203.0.113.5"), IPv6Address("2001:db8::5"))

@@ -16,7 +16,7 @@ from fairlead.node.connection import Remote
 from fairlead.node.reports import Reports
 from fairlead.node.server_requests import Servers
 from harness.agents import AgentServer, running, serving
-from harness.sightings import AGENT, ONE, TWO, WEB
+from harness.probe_results import AGENT, ONE, TWO, WEB
 from harness.waiting import eventually_equal, pause_loop
 
 LBS = "/load-balancer/v2.0/lbaas/loadbalancers"

@@ -10,7 +10,7 @@ from fairlead.dataplane.rows import Rows, diff
 from fairlead.drivers.native.driver import Native
 from fairlead.model.documents.loadbalancer import Transport
 from fairlead.model.documents.owner import Kind, Owner
-from harness.apart import NetNamespace, net_namespace, require_root
+from harness.net_namespace import NetNamespace, net_namespace, require_root
 from harness.waiting import wait_until
 
 FIRST_OWNER, SECOND_OWNER = (Owner(Kind.LOAD_BALANCER, f"{each * 8}-1111-4111-8111-{each * 12}") for each in "ab")

@@ -8,7 +8,7 @@ from fairlead.model.snapshot import Snapshot
 from fairlead.store.interface import Store
 from fairlead.store.model import Model
 from fairlead.store.opening import open_store
-from harness.stories import STORIES
+from harness.cases import STORIES
 
 STATE = STORIES[0].states[0]
 DELETED_CLAIM = "claim/was"

@@ -35,10 +35,10 @@ from fairlead.model.documents.loadbalancer import (
 from fairlead.model.queries.probes import targets
 from fairlead.model.registry.changeset import Changes, apply_changes
 from fairlead.model.snapshot import Snapshot
+from harness.case import parse_model
 from harness.language import COMMON
 from harness.ports import free_port
 from harness.proxied import PROGRAM
-from harness.story import parse_model
 from harness.waiting import DEADLINE, wait_until
 
 NGINX = shutil.which("nginx") or "/usr/sbin/nginx"

@@ -9,7 +9,7 @@ from fairlead.model.documents.owner import Kind, Owner
 from fairlead.model.registry.changeset import Changes, apply_changes
 from fairlead.model.registry.facts import HEALTH, with_facts
 from fairlead.model.snapshot import Snapshot
-from harness.story import parse_model
+from harness.case import parse_model
 
 
 def observe(snapshot: Snapshot, news: Mapping[Endpoint, Health | None]) -> tuple[Snapshot, tuple[Owner, ...]]:

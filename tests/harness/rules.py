@@ -19,15 +19,15 @@ CLOCK_EXCEPTIONS: Mapping[str, str] = {
     "harness/waiting.py": "waits for real programs",
     "harness/virtual_clock.py": "replaces the clock",
     "harness/octavia_plugin/launch.py": "a program in Octavia's own Python: it repeats a request that SQLite refuses",
-    "harness/package/asker.py": "a program that paces its own requests, and prints the longest",
+    "harness/package/network_creator.py": "a program that paces its own requests, and prints the longest",
     "harness/package/systemctl.py": "a program for hosts without the harness: ends units as systemd does",
     "harness/rules.py": "names the clocks",
     "harness/ha/load.py": "timestamps a history, and writes at a steady rate",
     "harness/lab/moving.py": "benchmarks/moves.py reports what a move costs; the tests assert counts",
-    "harness/lab/ticker.py": "records when each connection began, for the same benchmark",
+    "harness/lab/periodic_connections.py": "records when each connection began, for the same benchmark",
     "harness/siege/attackers.py": "paces slow attackers: a byte a second",
     "harness/siege/neighbour.py": "changes at a steady rate, and measures for `make siege`; no test asserts the times",
-    "harness/siege/town.py": "measures requests for the table of `make siege`; no test asserts the times",
+    "harness/siege/siege_server.py": "measures requests for the table of `make siege`; no test asserts the times",
 }
 """Modules with the reason. Test modules are not allowed here."""
 LOOP_EXCEPTIONS: Mapping[str, str] = {

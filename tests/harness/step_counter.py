@@ -5,7 +5,7 @@ the Python libraries that it runs. The call is `next` of a counter in C and take
 it.
 
 A long call in C, such as `json` or `sqlite3`, counts as one step. The size of its input bounds it, and
-`benchmarks/holds.py` reports its time.
+`benchmarks/loop_lag.py` reports its time.
 
 Counts are the same on every machine; 2,000 to 6,000 steps take a millisecond on the machine of benchmarks/RESULTS.md.
 """

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from time import monotonic, sleep
 from typing import Any, TypeVar
 
-from fairlead.lab.patience import scale_timeout
+from fairlead.lab.timeouts import scale_timeout
 
 DEADLINE = scale_timeout(120.0)  # seconds
 INTERVAL = 0.02  # seconds between two observations

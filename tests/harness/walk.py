@@ -30,7 +30,7 @@ from fairlead.model.snapshot import Snapshot
 from fairlead.reconciler.dataplanes import Central, Dataplanes, DataplaneState
 from fairlead.reconciler.loop import Reconciler
 from fairlead.runtime.steps import Steps
-from harness.story import (
+from harness.case import (
     EMPTY_SNAPSHOT,
     PRODUCT_DATAPLANES,
     Case,

@@ -14,7 +14,7 @@ from fairlead.api.http.openapi import DOCUMENT
 from fairlead.api.operator import routes
 from fairlead.dataplane.interface import Compile
 from harness.api import PLAIN, Deployment, compile_owner, dataplanes_with, in_process_server
-from harness.documented import ResponseValidator, make_validator
+from harness.openapi_validation import ResponseValidator, make_validator
 from harness.served import make_application
 
 

@@ -10,8 +10,8 @@ import pytest
 from fairlead.keystores.material import normalize, weakness_of
 from fairlead.model.queries.secrets import Role
 from harness.certificates import Authority
-from harness.odd_certificates import ACCEPTED, REJECTED
 from harness.proxied import PROGRAM, needs_haproxy
+from harness.unusual_certificates import ACCEPTED, REJECTED
 
 pytestmark = [needs_haproxy]
 CONFIGURATION = """

@@ -8,7 +8,7 @@ import pytest
 
 from fairlead.lab import Lab, Protocol, agents
 from fairlead.lab.load import Load, Target
-from fairlead.lab.service import start, stop
+from fairlead.lab.server import start, stop
 from harness.lab.members import (
     HTTP,
     ask,

@@ -9,10 +9,10 @@ import pytest
 
 from fairlead.lab import Lab, Protocol, Traffic, agents
 from fairlead.lab.records import allocate_source_ports
+from harness.lab.busy_connections import BusyConnections, ConnectionRecord, busy_connections
 from harness.lab.gateway import ping, set_gateway
 from harness.lab.members import cut_cable, mend_cable, wait_members
 from harness.lab.site import CreatedBalancer, LabSite, open_site
-from harness.lab.speaker import BusyConnections, ConnectionRecord, busy_connections
 from harness.waiting import wait_equal, wait_until
 
 pytestmark = [pytest.mark.lab, pytest.mark.ovn]

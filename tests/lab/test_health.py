@@ -10,7 +10,7 @@ import pytest
 
 from fairlead.lab import Lab, Protocol, Traffic
 from fairlead.lab.load import Load, Target
-from fairlead.lab.service import start, stop
+from fairlead.lab.server import start, stop
 from harness.lab.members import (
     ask,
     cut_cable,

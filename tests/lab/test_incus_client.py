@@ -20,11 +20,11 @@ from urllib.parse import quote
 import pytest
 
 from fairlead.lab import Lab, Protocol, Traffic, databases
-from fairlead.lab.ports import Placement, workload_of_port
+from fairlead.lab.port_workloads import Placement, workload_of_port
 from harness.lab import lxd_clients
 from harness.lab.lxd_clients import LxdCommand
 from harness.lab.lxd_transcript import STEPS, Addresses, play
-from harness.lab.names import name_server
+from harness.lab.name_server import name_server
 from harness.lab.northbound import unreliable_northbound
 from harness.lab.servers import LBS, FairleadProcess, rows_of, serving
 from harness.ports import free_port

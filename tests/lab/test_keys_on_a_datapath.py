@@ -24,7 +24,7 @@ from fairlead.model.documents.addresses import parse_address
 from fairlead.model.documents.loadbalancer import Transport
 from fairlead.model.queries.conntrack_flush import TrackedConnection
 from harness.lab.keys_client import KeysClient, keys_client
-from harness.lab.lean import BALANCING, LeanSite, lean_site
+from harness.lab.plain_http_site import BALANCING, LeanSite, lean_site
 from harness.waiting import wait_equal, wait_until
 
 pytestmark = [pytest.mark.lab, pytest.mark.kernel, pytest.mark.extended]

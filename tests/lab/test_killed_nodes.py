@@ -18,7 +18,7 @@ import pytest
 from fairlead.lab import Lab, Protocol, Traffic, agents
 from fairlead.lab.layout import CENTRAL
 from fairlead.lab.load import Load, Target
-from fairlead.lab.service import Service, start, stop
+from fairlead.lab.server import Service, start, stop
 from fairlead.model.documents.addresses import derive_mac
 from harness.lab.members import HTTP, end_process, start_process, wait_members
 from harness.lab.site import ACTIVE_TIMEOUT, PORT, CreatedBalancer, LabSite, open_site

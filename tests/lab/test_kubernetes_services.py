@@ -14,9 +14,9 @@ import pytest
 from fairlead.lab import Lab, agents
 from fairlead.lab.errors import CommandFailed
 from harness.certificates import Authority
+from harness.lab.echo_servers import echo_server_at
 from harness.lab.kubernetes import CloudProvider, Service, ServicePort
 from harness.lab.site import ACTIVE_TIMEOUT, LabSite, open_site
-from harness.lab.tellers import echo_server_at
 from harness.waiting import wait_until
 
 pytestmark = [pytest.mark.lab]

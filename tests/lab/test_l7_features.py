@@ -16,9 +16,9 @@ import pytest
 
 from fairlead.lab import Lab, agents
 from fairlead.lab.errors import CommandFailed
+from harness.lab.echo_servers import echo_server_at
+from harness.lab.request_echo_server import COOKIE
 from harness.lab.site import LabSite, open_site
-from harness.lab.tellers import echo_server_at
-from harness.lab.telling import COOKIE
 from harness.waiting import wait_equal
 
 pytestmark = [pytest.mark.lab]

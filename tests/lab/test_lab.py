@@ -30,7 +30,7 @@ from fairlead.lab.errors import InvalidWorkload, LabMismatch, LabNotFound, Missi
 from fairlead.lab.layout import Layout
 from fairlead.lab.namespaces import EPHEMERAL_PORTS
 from fairlead.lab.records import SOURCE_PORTS
-from fairlead.lab.service import Service, stop
+from fairlead.lab.server import Service, stop
 from harness.lab.labs import assert_nothing_left, lab_name, lab_processes
 from harness.ports import free_port
 from harness.waiting import DEADLINE, wait_until

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from fairlead.lab import LabError, Protocol, Traffic, namespaces, processes, service, take_down
+from fairlead.lab import LabError, Protocol, Traffic, namespaces, processes, server, take_down
 from fairlead.lab.command import main
 from fairlead.lab.errors import InvalidWorkload, LabMismatch, UnknownNode, WorkloadExists
 from fairlead.lab.layout import Layout
@@ -289,7 +289,7 @@ def test_bird_announces_the_same_routes_as_frr(site: NativeLab) -> None:
 def test_hosts_reach_a_server_outside_the_lab(site: NativeLab) -> None:
     """A server for plain hosts needs no OVN."""
     listen = f"127.0.0.1:{free_port()}"
-    started = service.start(site.layout, listen)
+    started = server.start(site.layout, listen)
     try:
         site.forward_port(listen)
         for host in HOSTS:
@@ -297,7 +297,7 @@ def test_hosts_reach_a_server_outside_the_lab(site: NativeLab) -> None:
             assert ready == "ready\n"
         assert site.status().service[0].startswith(f"serves on {listen}")
     finally:
-        service.stop(site.layout, started)
+        server.stop(site.layout, started)
 
 
 def test_up_leaves_a_healthy_lab_unchanged(site: NativeLab) -> None:

@@ -19,7 +19,7 @@ from fairlead.lab.errors import CommandFailed
 from fairlead.lab.load import Load, Target
 from fairlead.lab.native import NativeLab
 from fairlead.lab.processes import end, is_marked
-from fairlead.lab.service import start, stop
+from fairlead.lab.server import start, stop
 from harness.addresses import holds_address
 from harness.certificates import Authority
 from harness.lab.native_hosts import HOSTS, ROUTERS, machine, pid_of, serve

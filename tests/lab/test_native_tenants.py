@@ -15,7 +15,7 @@ from openstack.exceptions import HttpException
 from fairlead.http.server_client import ApiClient
 from fairlead.lab import Protocol, Traffic, agents
 from fairlead.lab.native import NativeLab
-from fairlead.lab.service import start, stop
+from fairlead.lab.server import start, stop
 from harness.addresses import holds_address
 from harness.lab.native_hosts import HOSTS, ROUTERS, machine
 from harness.lab.native_served import (

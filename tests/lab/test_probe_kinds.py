@@ -17,7 +17,7 @@ import pytest
 
 from fairlead.lab import Lab, agents
 from fairlead.model.documents.checks import HttpCheck
-from harness.lab import ill_servers
+from harness.lab import failing_servers
 from harness.lab.site import LabSite, open_site
 from harness.probed import CASES, ProbeCase, type_of
 from harness.waiting import wait_equal
@@ -40,7 +40,7 @@ def site(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabSite
         stack.callback(site.close)
         for kind in ("ill", "well"):
             site.network(kind, "10.0.0.0/24", "fd00:a::/64")
-            site.machines(kind, {kind: "chassis1"}, at={kind: ill_servers.ADDRESSES})
+            site.machines(kind, {kind: "chassis1"}, at={kind: failing_servers.ADDRESSES})
             stack.callback(lab.remove_workload, kind)
             stack.enter_context(serving(lab, kind, certificate))
         for agent in agents.start(lab.layout, site.url):
@@ -61,7 +61,7 @@ def make_certificate(folder: Path) -> Path:
 
 @contextmanager
 def serving(lab: Lab, machine: str, certificate: Path) -> Iterator[None]:
-    command = lab.command(machine, [sys.executable, ill_servers.__file__, machine, str(certificate)])
+    command = lab.command(machine, [sys.executable, failing_servers.__file__, machine, str(certificate)])
     path = os.pathsep.join([str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH", "")])
     environment = {**command.full_environment(), "PYTHONPATH": path}
     with subprocess.Popen(command.argv, env=environment, stdout=subprocess.PIPE, text=True) as process:
@@ -95,8 +95,10 @@ def listener(port: int, name: str, address: str, number: int, asked: Mapping[str
 @contextmanager
 def asked(site: LabSite, kind: str, version: int) -> Iterator[str]:
     """A load balancer with a listener, a member and a monitor for each case."""
-    address = ill_servers.ADDRESSES[version == 6]
-    cases = [(name, number, monitor(case)) for number, (name, case) in enumerate(CASES.items(), ill_servers.FIRST_PORT)]
+    address = failing_servers.ADDRESSES[version == 6]
+    cases = [
+        (name, number, monitor(case)) for number, (name, case) in enumerate(CASES.items(), failing_servers.FIRST_PORT)
+    ]
     closed = [f"{each} closed" for each in ("TCP", "HTTP", "HTTPS", "TLS-HELLO", "UDP-CONNECT")]
     # Octavia's API requires a delay of more than three seconds for datagrams
     cases += [(name, CLOSED, {"type": name.split()[0], **RHYTHM, "delay": 4}) for name in closed]

@@ -18,7 +18,7 @@ from fairlead.drivers.haproxy.metrics import CACHE_SECONDS
 from fairlead.drivers.haproxy.process import start_time_of
 from fairlead.lab import Lab, agents
 from fairlead.lab.errors import CommandFailed
-from fairlead.lab.service import start, stop
+from fairlead.lab.server import start, stop
 from harness.lab.members import cut_cable, mend_cable
 from harness.lab.proxied import OPTIONS, get
 from harness.lab.site import CURL, CreatedBalancer, LabSite, codes, open_site

@@ -16,10 +16,10 @@ import pytest
 from fairlead.drivers.haproxy.process import start_time_of
 from fairlead.lab import Lab, agents
 from fairlead.lab.errors import CommandFailed
-from fairlead.lab.ports import Placement, workload_of_port
+from fairlead.lab.port_workloads import Placement, workload_of_port
+from harness.lab.periodic_connections import ConnectionResult, periodic_connections
 from harness.lab.proxied import OPTIONS, get
 from harness.lab.site import CreatedBalancer, LabSite, open_site, remove_gateways
-from harness.lab.ticker import ConnectionResult, periodic_connections
 from harness.waiting import wait_equal, wait_until
 
 pytestmark = [pytest.mark.lab]

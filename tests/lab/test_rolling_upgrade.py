@@ -12,7 +12,7 @@ import pytest
 
 from fairlead.lab import Protocol
 from fairlead.lab.load import Load, Target, sum_results
-from fairlead.lab.service import Service
+from fairlead.lab.server import Service
 from harness.lab.labs import lab_of
 from harness.lab.rolling import (
     HELD,

@@ -15,7 +15,7 @@ import pytest
 
 from fairlead.lab import Lab, Protocol, agents
 from fairlead.lab.load import Target, sum_results
-from fairlead.lab.service import Service
+from fairlead.lab.server import Service
 from harness.etcd import etcd_cluster
 from harness.lab.labs import lab_of
 from harness.lab.rolling import HELD, MEMBERS, NEWER, OLDER, ReleaseServers, Writer, await_more_writes, load_of, writing

@@ -7,7 +7,7 @@ import pytest
 from openstack.exceptions import HttpException
 
 from fairlead.lab import Lab, Protocol, Traffic, agents
-from fairlead.lab.service import Service, start, stop
+from fairlead.lab.server import Service, start, stop
 from harness.lab.site import ACTIVE_TIMEOUT, PORT, CreatedBalancer, LabSite, open_site
 from harness.waiting import wait_equal, wait_until
 

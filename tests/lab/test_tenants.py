@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fairlead.lab import Lab, Protocol, Traffic, TrafficResult
-from fairlead.lab.ports import Placement, workload_of_port
+from fairlead.lab.port_workloads import Placement, workload_of_port
 from harness.lab.local_ips import UNREACHABLE_RESULTS, LocalIPs, LocalIPSite, create_local_ips, with_clients
 from harness.lab.site import LabSite, open_site
 

@@ -17,7 +17,7 @@ import pytest
 
 from fairlead.lab import ConnectionLost, Lab, Protocol, Traffic
 from fairlead.lab.load import Load, LoadResult, RunningLoad, Target, sum_results
-from fairlead.lab.service import Service
+from fairlead.lab.server import Service
 from harness.lab.northbound import OvnNorthd, monitoring, unreliable_northbound
 from harness.lab.servers import FairleadProcess, rows_of, serving
 from harness.lab.site import PORT, CreatedBalancer, LabSite

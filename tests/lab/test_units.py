@@ -1,6 +1,6 @@
 """The systemd units: their permissions suffice for server and agent, and are small.
 
-Without systemd `harness/confined.py` starts both with exactly the units' users, capabilities, system calls and
+Without systemd `harness/systemd_sandbox.py` starts both with exactly the units' users, capabilities, system calls and
 read-only paths; they work with the lab's OVN and Open vSwitch as on a real node.
 """
 
@@ -18,10 +18,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-import harness.confined
+import harness.systemd_sandbox
 from fairlead.lab import Lab, Traffic, namespaces
 from fairlead.lab.layout import CENTRAL
-from fairlead.lab.service import Service, start, stop
+from fairlead.lab.server import Service, start, stop
 from harness.lab.members import HTTP, end_process, start_process
 from harness.lab.site import ACTIVE_TIMEOUT, PORT, CreatedBalancer, LabSite, open_site
 from harness.ports import free_port
@@ -97,7 +97,7 @@ def through(lab: Lab, units: Sequence[str], *writable: Path) -> tuple[str, ...]:
     """Command prefix that enters the node's network namespace, which has its switch, with the units' restrictions."""
     inside = ("nsenter", f"--net=/run/netns/{lab.layout.namespace(NODE)}")
     unit, paths = (":".join(map(str, each)) for each in ([UNITS / name for name in units], writable))
-    return *inside, sys.executable, harness.confined.__file__, unit, paths
+    return *inside, sys.executable, harness.systemd_sandbox.__file__, unit, paths
 
 
 @contextmanager

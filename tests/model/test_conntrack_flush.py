@@ -22,7 +22,7 @@ from fairlead.model.queries.conntrack_flush import (
 from fairlead.model.queries.probes import subnets_without_probe_source
 from fairlead.model.registry.changeset import Changes, apply_changes
 from fairlead.model.snapshot import Snapshot, with_health
-from harness.story import parse_model
+from harness.case import parse_model
 
 MODEL = """
 network net1 10.0.0.0/24 fd00::/64

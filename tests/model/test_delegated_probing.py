@@ -40,8 +40,8 @@ from fairlead.model.registry.facts import (
     with_facts,
 )
 from fairlead.model.snapshot import Snapshot
+from harness.case import parse_model
 from harness.probes import API, FIRST, MODEL, SECOND, WEB, snapshot_of
-from harness.story import parse_model
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

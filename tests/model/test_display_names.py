@@ -13,7 +13,7 @@ from fairlead.model.registry.display_names import (
     with_display_names,
 )
 from fairlead.model.snapshot import Snapshot
-from harness.story import parse_model
+from harness.case import parse_model
 
 
 @pytest.mark.parametrize(

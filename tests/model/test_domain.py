@@ -20,7 +20,7 @@ from fairlead.model.documents.owner import Kind, Owner
 from fairlead.model.registry.affected import find_affected_owners
 from fairlead.model.registry.changeset import Changes, apply_changes, owners_with_rows
 from fairlead.model.snapshot import Snapshot
-from harness.story import EMPTY_SNAPSHOT, Documents, parse_model
+from harness.case import EMPTY_SNAPSHOT, Documents, parse_model
 
 PROJECTS = ("p", "q", "r")
 NETWORKS = ("n1", "n2", "n3", "n4", "n5", "n6")

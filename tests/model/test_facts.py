@@ -47,8 +47,8 @@ from fairlead.model.registry.facts import (
 )
 from fairlead.model.registry.kinds import KINDS
 from fairlead.model.snapshot import Snapshot, map_name
+from harness.case import parse_model
 from harness.probes import API, FIRST, MODEL, SECOND, WEB, observe, snapshot_of
-from harness.story import parse_model
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 AGENT = Agent(name="node1", since=NOON, heartbeat=5.0)

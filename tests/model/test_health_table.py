@@ -16,7 +16,7 @@ from fairlead.model.queries.probes import targets
 from fairlead.model.registry.changeset import Changes, apply_changes
 from fairlead.model.snapshot import Snapshot
 from fairlead.runtime.steps import run_to_completion
-from harness.story import parse_model
+from harness.case import parse_model
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 MODEL = """

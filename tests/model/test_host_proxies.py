@@ -20,7 +20,7 @@ from fairlead.model.registry.affected import find_affected_owners
 from fairlead.model.registry.changeset import Changes, apply_changes
 from fairlead.model.registry.facts import PROXIES, UNREACHABLE_HOSTS, with_facts
 from fairlead.model.snapshot import Snapshot
-from harness.story import read_state
+from harness.case import read_state
 
 NAMES = tuple(f"h{number}" for number in range(1, 9))
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -14,8 +14,8 @@ from fairlead.model.registry.changeset import Changes, apply_changes, index_name
 from fairlead.model.registry.facts import DERIVED_FIELDS, FACTS
 from fairlead.model.registry.kinds import KINDS, claims, has_rows, owner_of
 from fairlead.model.snapshot import Aggregate, Snapshot, map_name
+from harness.case import read_case
 from harness.language import COMMON
-from harness.story import read_case
 
 STORIES = [read_case(path) for path in sorted((Path(__file__).parent.parent / "cases").glob("*.txt"))]
 DOCUMENTS = [document for story in STORIES for state in story.states for document in state.documents.values()]

@@ -5,7 +5,7 @@ import pytest
 from fairlead.model.queries.local_datapaths import local_places
 from fairlead.model.registry.changeset import Changes, apply_changes
 from fairlead.model.snapshot import Snapshot
-from harness.story import parse_model
+from harness.case import parse_model
 
 MODEL = """
 network net1 10.0.0.0/24

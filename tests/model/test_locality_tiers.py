@@ -23,10 +23,10 @@ from fairlead.model.queries.locality_tiers import TiersByChassis, find_tiers_by_
 from fairlead.model.registry.changeset import Changes, apply_changes
 from fairlead.model.registry.facts import CHASSIS, PLUGGED, with_facts
 from fairlead.model.snapshot import Snapshot
-from harness.hold import MAX_STEPS
+from harness.case import parse_model
 from harness.slots import keys, make_member, make_pool
 from harness.step_counter import longest_between_yields
-from harness.story import parse_model
+from harness.step_limits import MAX_STEPS
 
 WEIGHTS = st.lists(st.integers(1, 10), min_size=1, max_size=12)
 WEB, API = Owner(Kind.LOAD_BALANCER, "web"), Owner(Kind.LOAD_BALANCER, "api")

@@ -13,7 +13,7 @@ from fairlead.model.queries import neighbours
 from fairlead.model.registry.changeset import Changes, apply_changes
 from fairlead.model.snapshot import Snapshot
 from fairlead.runtime.steps import run_to_completion
-from harness.story import parse_model
+from harness.case import parse_model
 
 MODEL = """
 network net1 10.0.0.0/24 fd00:a::/64

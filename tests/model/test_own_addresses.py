@@ -21,7 +21,7 @@ from fairlead.model.registry.changeset import Changes, apply_changes
 from fairlead.model.registry.facts import AGENTS, OWN_ADDRESSES, derive, with_facts
 from fairlead.model.snapshot import Snapshot
 from fairlead.runtime.steps import run_to_completion
-from harness.story import read_state
+from harness.case import read_state
 
 TEXT = """\
 network pool announced 203.0.113.0/24

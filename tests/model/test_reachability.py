@@ -14,8 +14,8 @@ from fairlead.model.queries.reachability import is_unreachable
 from fairlead.model.registry.affected import find_affected_owners
 from fairlead.model.registry.changeset import Changes, apply_changes
 from fairlead.model.snapshot import Snapshot
+from harness.case import parse_model
 from harness.probes import observe
-from harness.story import parse_model
 
 NETWORKS = """
 network net1 10.0.0.0/24

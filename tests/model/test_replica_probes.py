@@ -26,9 +26,9 @@ from fairlead.model.registry.affected import find_affected_owners
 from fairlead.model.registry.changeset import Changes, apply_changes
 from fairlead.model.registry.facts import HEALTH, derive, derive_all, with_facts
 from fairlead.model.snapshot import Snapshot
+from harness.case import State, parse_model
 from harness.language import parse_chassis, parse_plugged
 from harness.probes import observe
-from harness.story import State, parse_model
 
 MODEL = """
 network net1 10.0.0.0/24 fd00::/64

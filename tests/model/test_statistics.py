@@ -8,7 +8,7 @@ from fairlead.model.documents.traffic_counters import TrafficCounters
 from fairlead.model.queries.statistics import CountedService, Datapath, find_listeners
 from fairlead.model.registry.changeset import Changes, apply_changes
 from fairlead.model.snapshot import Snapshot
-from harness.story import parse_model
+from harness.case import parse_model
 
 MODEL = """
 network public external wire=physnet 203.0.113.0/24

@@ -24,8 +24,8 @@ from fairlead.model.queries.probe_devices import ProbeDevice, probe_device
 from fairlead.model.queries.probes import derive_health, endpoints, targets
 from fairlead.model.registry.changeset import Changes, apply_changes
 from fairlead.model.snapshot import Snapshot
+from harness.case import parse_model
 from harness.language import COMMON
-from harness.story import parse_model
 
 MODEL = """
 network net1 10.0.0.0/24 10.0.2.0/24 fd00::/64

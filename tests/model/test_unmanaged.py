@@ -26,7 +26,7 @@ from fairlead.model.registry.changeset import Changes, apply_changes, index_name
 from fairlead.model.registry.facts import UNMANAGED, with_facts
 from fairlead.model.registry.kinds import owner_of
 from fairlead.model.snapshot import Snapshot
-from harness.story import parse_model
+from harness.case import parse_model
 
 MODEL = """\
 network net1 by=neutron 10.0.0.0/24

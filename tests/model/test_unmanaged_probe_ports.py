@@ -21,7 +21,7 @@ from fairlead.model.registry.facts import AGENTS_PROBE, UNMANAGED, with_facts
 from fairlead.model.registry.kinds import owner_of
 from fairlead.model.snapshot import Snapshot
 from fairlead.runtime.steps import run_to_completion
-from harness.story import parse_model
+from harness.case import parse_model
 
 MODEL = """\
 network net1 by=neutron 10.0.0.0/24 fd00::/64

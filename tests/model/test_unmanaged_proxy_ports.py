@@ -16,7 +16,7 @@ from fairlead.model.registry.changeset import Changes, apply_changes, with_unman
 from fairlead.model.registry.facts import PROXY_PORT_CHANGES, REJECTED_PROXY_PORTS, with_facts
 from fairlead.model.registry.kinds import owner_of
 from fairlead.runtime.steps import run_to_completion
-from harness.foreign_proxies import MODEL_TEXT, ONE, TWO, port_of, world
+from harness.unmanaged_proxies import MODEL_TEXT, ONE, TWO, port_of, world
 
 NET1 = ProxyPlace("net1", "demo")
 WEB = Owner(Kind.LOAD_BALANCER, "web")

@@ -12,7 +12,7 @@ from fairlead.model.registry.affected import find_affected_owners
 from fairlead.model.registry.changeset import Changes, apply_changes
 from fairlead.model.registry.draining import Transport
 from fairlead.model.snapshot import Snapshot
-from harness.story import EMPTY_SNAPSHOT, parse_model
+from harness.case import EMPTY_SNAPSHOT, parse_model
 
 WORLD = """\
 network public external wire=physnet project=admin 203.0.113.0/24 2001:db8::/64

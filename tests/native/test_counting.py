@@ -16,8 +16,8 @@ from fairlead.model.registry.slices import slice_of
 from fairlead.model.snapshot import Snapshot
 from fairlead.node.host_counters import HostCounterSource
 from fairlead.node.server_requests import ReportResult
-from harness.given import FixedSlice
-from harness.story import read_case
+from harness.case import read_case
+from harness.fixed_slice import FixedSlice
 
 TCP = CountedService(place=AnnouncedPlace(), transport=Transport.TCP, address=parse_address("203.0.113.5"), port=443)
 UDP = CountedService(place=AnnouncedPlace(), transport=Transport.UDP, address=parse_address("2001:db8:5::5"), port=53)

@@ -17,7 +17,7 @@ from fairlead.model.registry.facts import AGENTS, with_facts
 from fairlead.model.registry.slices import slice_of
 from fairlead.model.snapshot import Snapshot
 from fairlead.runtime.steps import run_to_completion
-from harness.story import read_case
+from harness.case import read_case
 
 HERE = Path(__file__).parent
 

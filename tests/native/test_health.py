@@ -21,9 +21,9 @@ from fairlead.model.registry.facts import PROBE_RESULTS, derive, with_facts
 from fairlead.model.registry.slices import slice_of
 from fairlead.model.snapshot import Snapshot
 from fairlead.node.probing import ProbeReconciler
-from harness.given import FixedSlice
+from harness.case import read_case
+from harness.fixed_slice import FixedSlice
 from harness.ports import free_port
-from harness.story import read_case
 from harness.waiting import eventually_equal
 
 WEB = Owner(Kind.LOAD_BALANCER, "web")

@@ -18,8 +18,8 @@ from fairlead.model.documents.loadbalancer import MonitorType
 from fairlead.model.documents.owner import Kind, Owner
 from fairlead.model.snapshot import Snapshot
 from fairlead.node.peers import Peers, ping_targets, tunnel_target
-from harness.given import FixedSlice
-from harness.story import read_case
+from harness.case import read_case
+from harness.fixed_slice import FixedSlice
 from harness.waiting import eventually
 
 STORY = """# The second host answers, and the third one is at an address that leads nowhere (RFC 5737).

@@ -13,8 +13,8 @@ from fairlead.model.documents.owner import Kind, Owner
 from fairlead.model.registry.slices import slice_of
 from fairlead.model.snapshot import Snapshot
 from fairlead.node.returned_members import ReturnedMembers
-from harness.given import FixedSlice
-from harness.story import read_case
+from harness.case import read_case
+from harness.fixed_slice import FixedSlice
 
 WEB = Owner(Kind.LOAD_BALANCER, "web")
 STORY = read_case(Path(__file__).parent / "monitored.txt", (NATIVE,))

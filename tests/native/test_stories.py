@@ -7,7 +7,7 @@ import pytest
 from fairlead.compilers.haproxy import HAPROXY
 from fairlead.compilers.native import NATIVE
 from fairlead.drivers.fake import FakeBulkDriver
-from harness.story import Case, read_case
+from harness.case import Case, read_case
 from harness.walk import check_goldens, walk_every_path
 
 STORIES = [read_case(path, (NATIVE, HAPROXY)) for path in sorted(Path(__file__).parent.glob("*.txt"))]

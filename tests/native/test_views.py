@@ -11,7 +11,7 @@ from fairlead.model.documents.owner import Owner
 from fairlead.model.registry.changeset import owners_with_rows
 from fairlead.model.registry.slices import slice_of
 from fairlead.model.snapshot import Snapshot
-from harness.story import Case, read_case
+from harness.case import Case, read_case
 
 STORIES = [read_case(path, (NATIVE,)) for path in sorted(Path(__file__).parent.glob("*.txt"))]
 

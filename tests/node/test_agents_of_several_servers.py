@@ -17,10 +17,10 @@ from fairlead.node.server_requests import Servers
 from fairlead.store.read_barrier import StoreStale
 from harness.agents import serving
 from harness.etcd import EtcdCluster, etcd_cluster
+from harness.multiple_servers import ALL_UP, LISTENER, SOME_DOWN, FollowingAgent, await_state, start_server
 from harness.ports import free_port
+from harness.probe_results import DOCUMENTS, DOWN, UP, WEB
 from harness.probes import FIRST, SECOND, SIX
-from harness.several_servers import ALL_UP, LISTENER, SOME_DOWN, FollowingAgent, await_state, start_server
-from harness.sightings import DOCUMENTS, DOWN, UP, WEB
 from harness.waiting import eventually
 
 pytestmark = pytest.mark.slow

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.model.queries.neighbours import Neighbour, NetworkAnnouncements
-from fairlead.node.neighbours import AnnouncedMac, Announcement, AnnouncementLog
+from fairlead.node.announcement_log import AnnouncedMac, Announcement, AnnouncementLog
 from harness.neighbours import OWNER_MAC, VIRTUAL_MAC, local_ip, ordinary
 
 BOTH = ("10.0.0.200", "fd00:a::200")

@@ -23,8 +23,8 @@ from fairlead.node.connection import Connection, Remote
 from fairlead.node.reports import Reports
 from harness.agents import AgentServer, running, serving
 from harness.api import NOON
+from harness.probe_results import AGENT, DOCUMENTS, DOWN, ONE, TWO, UP, WEB
 from harness.probes import FIRST, SECOND
-from harness.sightings import AGENT, DOCUMENTS, DOWN, ONE, TWO, UP, WEB
 from harness.waiting import eventually
 
 pytestmark = pytest.mark.virtual_clock

@@ -29,8 +29,8 @@ from fairlead.model.snapshot import Snapshot, with_health
 from fairlead.node import conntrack_flush
 from fairlead.node.conntrack_flush import DATAPLANE, MIN_FLUSH_INTERVAL, RETRY_INTERVAL, ConntrackFlusher
 from fairlead.node.server_requests import ListenerLookup
-from harness.given_slice import InMemorySlice
-from harness.story import parse_model
+from harness.case import parse_model
+from harness.in_memory_slice import InMemorySlice
 from harness.waiting import INTERVAL, eventually, run_ready_tasks
 
 pytestmark = pytest.mark.virtual_clock

@@ -15,8 +15,8 @@ from fairlead.model.registry.changeset import Changes, apply_changes
 from fairlead.model.snapshot import Snapshot, with_health
 from fairlead.node import host_conntrack_flush
 from fairlead.node.host_conntrack_flush import MAX_ROUNDS, HostConntrackFlusher
-from harness.given_slice import InMemorySlice
-from harness.story import parse_model
+from harness.case import parse_model
+from harness.in_memory_slice import InMemorySlice
 from harness.waiting import eventually, run_ready_tasks
 
 pytestmark = pytest.mark.virtual_clock

@@ -16,9 +16,9 @@ from fairlead.node.host_proxies import HostProxyReconciler
 from fairlead.node.listener_counters import CounterSums
 from fairlead.node.proxies import ProxyIntervals, ProxyReconciler
 from fairlead.node.reports import Reports
-from harness.given import FixedSlice
+from harness.case import read_state
+from harness.fixed_slice import FixedSlice
 from harness.proxied import PROGRAM, needs_haproxy
-from harness.story import read_state
 from harness.waiting import eventually
 
 TEXT = """\

@@ -8,7 +8,7 @@ from fairlead.agent_protocol.messages import MAX_LISTENERS
 from fairlead.model.documents.traffic_counters import TrafficCounters
 from fairlead.model.queries.counter_samples import CounterSample, CounterValue
 from fairlead.node.listener_counters import CounterSums
-from harness.counting import DNS, WEB, add_to_tally, counted_sample
+from harness.counter_samples import DNS, WEB, add_to_tally, counted_sample
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from fairlead.drivers.fake import FakeBulkDriver, Fault
 from fairlead.model.documents.owner import Owner
 from fairlead.node.node_reconciler import NodeReconciler
 from fairlead.node.reports import Reports
-from harness.given import FixedSlice
-from harness.story import read_case
+from harness.case import read_case
+from harness.fixed_slice import FixedSlice
 from harness.waiting import eventually
 
 STATE = read_case(Path(__file__).parent.parent / "cases" / "balance.txt").states[0]

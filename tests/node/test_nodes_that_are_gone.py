@@ -12,10 +12,10 @@ from fairlead.model.documents.traffic_counters import TrafficCounters
 from fairlead.server.unresponsive_nodes import OTHERS, UnresponsiveNodes
 from harness.agents import AgentServer, running
 from harness.etcd import EtcdCluster, etcd_cluster
+from harness.multiple_servers import SOME_DOWN, FollowingAgent, await_state, start_server
 from harness.ports import free_port
+from harness.probe_results import DOCUMENTS, DOWN, UP
 from harness.probes import FIRST, SECOND, SIX
-from harness.several_servers import SOME_DOWN, FollowingAgent, await_state, start_server
-from harness.sightings import DOCUMENTS, DOWN, UP
 from harness.waiting import eventually
 
 pytestmark = pytest.mark.slow

@@ -15,9 +15,9 @@ from fairlead.model.snapshot import Snapshot
 from fairlead.node.own_addresses import POLL_INTERVAL, OwnAddresses
 from fairlead.node.reports import Reports
 from harness.agents import running
-from harness.apart import NetNamespace, require_root
-from harness.given import FixedSlice
-from harness.story import read_state
+from harness.case import read_state
+from harness.fixed_slice import FixedSlice
+from harness.net_namespace import NetNamespace, require_root
 
 TEXT = """\
 network pool announced 203.0.113.0/24

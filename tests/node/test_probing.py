@@ -20,8 +20,8 @@ from fairlead.node import probing
 from fairlead.node.prober import Prober
 from fairlead.node.probing import DesiredProbes, ProbeReconciler
 from fairlead.runtime.steps import run_to_completion
-from harness.given_slice import InMemorySlice
-from harness.story import parse_model
+from harness.case import parse_model
+from harness.in_memory_slice import InMemorySlice
 from harness.waiting import eventually
 
 MODEL = """

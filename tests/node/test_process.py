@@ -13,7 +13,7 @@ from fairlead.model.queries.counter_samples import CounterSamples
 from fairlead.model.queries.statistics import Datapath
 from fairlead.node.process import CounterReporter
 from fairlead.node.server_requests import Servers
-from harness.counting import WEB, counted_sample
+from harness.counter_samples import WEB, counted_sample
 
 
 @dataclass

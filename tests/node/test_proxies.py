@@ -19,7 +19,7 @@ from fairlead.model.snapshot import Snapshot
 from fairlead.node.listener_counters import CounterSums
 from fairlead.node.proxies import ProxyIntervals, ProxyReconciler
 from fairlead.node.reports import Reports
-from harness.given import FixedSlice
+from harness.fixed_slice import FixedSlice
 from harness.haproxy_site import NET, LoopbackPlaces
 from harness.ports import free_port
 from harness.proxied import PROGRAM, WEB, listener, needs_haproxy, pool, view

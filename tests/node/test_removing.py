@@ -9,7 +9,7 @@ from fairlead.config.options import AgentOptions
 from fairlead.drivers.interface import DriverError
 from fairlead.node import process
 from fairlead.node.presence import mark_running
-from harness.apart import net_namespace, require_root
+from harness.net_namespace import net_namespace, require_root
 
 
 @pytest.mark.parametrize(("host", "stays"), [("one", False), ("", True)])

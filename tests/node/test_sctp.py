@@ -6,7 +6,7 @@ from fairlead.model.documents.checks import PlainCheck, Verdict
 from fairlead.model.documents.loadbalancer import MonitorType
 from fairlead.node import sctp
 from harness.probed import HOSTS, SLOW, outcome, probe_all, target
-from harness.sctp_speakers import REPLY_BY_PORT, can_emulate_sctp, sctp_servers
+from harness.sctp_servers import REPLY_BY_PORT, can_emulate_sctp, sctp_servers
 
 SCTP = PlainCheck(type=MonitorType.SCTP)
 SEEN = {7001: (Verdict.UP, ""), 7002: (Verdict.DOWN, "it refuses")}

@@ -8,7 +8,7 @@ from fairlead.model.documents.traffic_counters import TrafficCounters
 from fairlead.model.queries.counter_samples import CounterSample
 from fairlead.node.listener_counters import CounterSums
 from fairlead.node.state import read_state, write_state
-from harness.counting import DNS, WEB, add_to_tally, counted_sample
+from harness.counter_samples import DNS, WEB, add_to_tally, counted_sample
 
 
 def test_counters_survive_an_agent_restart_and_a_reboot(tmp_path: Path):

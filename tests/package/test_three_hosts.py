@@ -20,10 +20,10 @@ from typing import Any
 import bcrypt
 import pytest
 
-from harness.package import asker as asker_program
+from harness.package import network_creator as asker_program
 from harness.package.archives import ROOT, run_ok
-from harness.package.asker import MAX_NETWORKS
 from harness.package.hosts import HostNetwork, PackageHost
+from harness.package.network_creator import MAX_NETWORKS
 from harness.waiting import DEADLINE, wait_equal, wait_until
 
 pytestmark = pytest.mark.package

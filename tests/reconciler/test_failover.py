@@ -16,7 +16,7 @@ from fairlead.model.registry.changeset import owners_with_rows
 from fairlead.reconciler.contention import FREE_REPAIRS
 from fairlead.reconciler.failover import MAX_TIMEOUT, MIN_TIMEOUT, RESET_AFTER_SECONDS, Failover, FailoverTimeout
 from fairlead.reconciler.loop import Reconciler
-from harness.story import read_case
+from harness.case import read_case
 
 STATE = read_case(Path(__file__).parent.parent / "cases" / "balance.txt").states[0]
 NET = Owner(Kind.NETWORK, "net1")

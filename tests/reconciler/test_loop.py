@@ -21,7 +21,7 @@ from fairlead.reconciler.loop import CAUSE, STALL_TIMEOUT, Reconciler
 from fairlead.reconciler.queue import MIN_BATCH_OWNERS
 from fairlead.reconciler.resync import MassDelete
 from fairlead.runtime.steps import Steps
-from harness.story import read_case
+from harness.case import read_case
 from harness.waiting import run_ready_tasks
 
 STATE = read_case(Path(__file__).parent.parent / "cases" / "balance.txt").states[0]

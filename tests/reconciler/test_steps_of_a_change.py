@@ -13,8 +13,8 @@ from fairlead.model.documents.owner import Kind, Owner
 from fairlead.model.registry.affected import find_affected_owners
 from fairlead.model.registry.changeset import Changes, apply_changes, owners_with_rows
 from fairlead.reconciler.loop import Reconciler
+from harness.case import read_state
 from harness.step_counter import step
-from harness.story import read_state
 
 FEW, MANY = 20, 200
 CHANGED = Owner(Kind.LOAD_BALANCER, "web0")

@@ -14,8 +14,8 @@ from fairlead.server.maintenance import forget_removed_members
 from fairlead.store.model import Model
 from fairlead.store.sqlite import SqliteStore
 from harness.agents import running
+from harness.case import parse_model
 from harness.native_language import TRANSITION
-from harness.story import parse_model
 from harness.waiting import eventually
 
 MODEL = """

@@ -19,7 +19,7 @@ from fairlead.server.probe_result_cache import ProbeResultCache
 from fairlead.store.model import Model
 from fairlead.store.sqlite import SqliteStore
 from harness.agents import running
-from harness.story import parse_model
+from harness.case import parse_model
 from harness.waiting import eventually
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -20,9 +20,9 @@ from fairlead.store.model import Model
 from fairlead.store.opening import open_store
 from harness.agents import running
 from harness.changes.proxy_places import NET1, world
-from harness.foreign_proxies import MODEL_TEXT as FOREIGN_TEXT
-from harness.foreign_proxies import ONE, port_of
-from harness.foreign_proxies import world as foreign_world
+from harness.unmanaged_proxies import MODEL_TEXT as FOREIGN_TEXT
+from harness.unmanaged_proxies import ONE, port_of
+from harness.unmanaged_proxies import world as foreign_world
 from harness.waiting import eventually_equal
 
 pytestmark = pytest.mark.virtual_clock

@@ -85,7 +85,7 @@ async def test_storing_the_largest_unresponsive_node_takes_short_steps(
     tmp_path: Path, largest: Snapshot, counts: NodeCounts, clock: Clock
 ):
     """Storing the largest unresponsive node, with all listeners and many endpoints, takes short steps
-    (`harness.hold`)."""
+    (`harness.step_limits`)."""
     store = await SqliteStore.open(tmp_path / "s.db")
     model = await Model.load(store, lambda *_: None)
     model.snapshot = largest

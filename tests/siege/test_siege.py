@@ -11,7 +11,7 @@ import pytest
 
 from harness.fuzz.machine import SCHEMA, SERVER
 from harness.siege.attackers import ATTACKERS
-from harness.siege.town import MEBIBYTE, SiegeOptions, SiegeReport, siege_server
+from harness.siege.siege_server import MEBIBYTE, SiegeOptions, SiegeReport, siege_server
 from harness.siege.wire import summarize
 
 pytestmark = pytest.mark.siege

@@ -12,8 +12,8 @@ from fairlead.model.documents.owner import Kind, Owner
 from fairlead.model.registry.changeset import Changes
 from fairlead.store.model import Model
 from fairlead.store.sqlite import SqliteStore
+from harness.case import parse_model
 from harness.ovsdb_server import SCHEMA
-from harness.story import parse_model
 
 WEB = Owner(Kind.LOAD_BALANCER, "web")
 MODEL = """

@@ -14,7 +14,7 @@ from fairlead.cli.main import main
 from fairlead.store.backup import BadBackup, check_backup
 from fairlead.store.opening import open_store
 from harness.etcd import etcd_cluster
-from harness.filled import populate, run_with_store, write_something
+from harness.populated_stores import populate, run_with_store, write_something
 
 pytestmark = pytest.mark.slow
 

@@ -16,10 +16,10 @@ from fairlead.store import etcd_calls
 from fairlead.store import etcd_pb2 as pb
 from fairlead.store.etcd import CONFLICT_TIMEOUT, PRECEDENCE_TIMEOUT, VERSION, EtcdStore
 from fairlead.store.etcd_access import Access, parse_location
+from fairlead.store.etcd_bulk import EtcdBulkStore
 from fairlead.store.etcd_calls import MAX_CALL_SECONDS, RANGE, RETRY_INTERVAL, TXN, EtcdMembers, EtcdUnreachable
 from fairlead.store.etcd_feed import Feed, stream_transactions
 from fairlead.store.etcd_requests import EtcdKeys, put
-from fairlead.store.etcd_whole import EtcdBulkStore
 from fairlead.store.interface import (
     NO_REVISION,
     Compacted,

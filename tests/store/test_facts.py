@@ -13,7 +13,7 @@ from fairlead.model.snapshot import Snapshot
 from fairlead.runtime.steps import run_to_completion
 from fairlead.store.model import Model
 from fairlead.store.sqlite import SqliteStore
-from harness.story import parse_model
+from harness.case import parse_model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

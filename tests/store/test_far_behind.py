@@ -12,8 +12,8 @@ from fairlead.model.snapshot import Aggregate, Snapshot
 from fairlead.store.codec import encode
 from fairlead.store.model import Model, Published
 from fairlead.store.sqlite import SqliteStore
-from harness.stories import STORIES
-from harness.story import Case
+from harness.case import Case
+from harness.cases import STORIES
 
 NOT_COMPARED = {"part_histories", "macs", "subnet_network"}
 """Fields that are not compared: skipped versions are unknown, and documents of a case may share a MAC or subnet id."""

@@ -20,8 +20,8 @@ from fairlead.model.registry.facts import AGENTS_PROBE, HEALTH, PROBE_RESULTS
 from fairlead.model.snapshot import Snapshot
 from fairlead.store.model import Model
 from fairlead.store.sqlite import SqliteStore
+from harness.case import parse_model
 from harness.down_members import DOCUMENTS, ENDPOINT, VM2, WEB
-from harness.story import parse_model
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

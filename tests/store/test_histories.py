@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.histories import UNKNOWN, Operation, contradictions
+from harness.linearizability import UNKNOWN, Operation, contradictions
 
 
 def register(state: Hashable, operation: Operation) -> tuple[Hashable, ...]:

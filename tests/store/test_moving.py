@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from fairlead.model.documents.owner import Kind, Owner
+from fairlead.store.bulk import BulkOperationRejected
 from fairlead.store.copy import CopyComparison, CopyDiffers, CopyJob, copy
 from fairlead.store.interface import Compacted, Conflict, Store, StoreUnavailable
 from fairlead.store.migration_fence import StoreFenced
 from fairlead.store.model import Model
 from fairlead.store.opening import create_bulk_store, find_bulk_store, open_store
-from fairlead.store.whole import BulkOperationRejected
 from harness.etcd import EtcdCluster, etcd_cluster
-from harness.filled import DELETED_CLAIM, mtu, populate, run_with_store, write_something
+from harness.populated_stores import DELETED_CLAIM, mtu, populate, run_with_store, write_something
 from harness.waiting import eventually
 
 pytestmark = pytest.mark.slow
@@ -145,11 +145,11 @@ async def test_rejected_copy_leaves_both_stores_unchanged(urls: Urls):
 
 KILLED = """
 import os, signal, sys
-import fairlead.store.whole as whole
-whole.PAGE_SIZE = 5
-from fairlead.store import etcd_whole, sqlite_whole
+import fairlead.store.bulk as whole
+bulk.PAGE_SIZE = 5
+from fairlead.store import etcd_bulk, sqlite_bulk
 from fairlead.cli.main import main
-for each in (etcd_whole.EtcdBulkStore, sqlite_whole.SqliteBulkStore):
+for each in (etcd_bulk.EtcdBulkStore, sqlite_bulk.SqliteBulkStore):
     async def put(self, seal, documents, put=each.put, left=[1]):
         if not left:
             os.kill(os.getpid(), signal.SIGKILL)

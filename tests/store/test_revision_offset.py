@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fairlead.store.interface import NO_REVISION, Compacted, Conflict
-from fairlead.store.shifted import OffsetStore
+from fairlead.store.revision_offset import OffsetStore
 from fairlead.store.sqlite import SqliteStore
 
 

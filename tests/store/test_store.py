@@ -21,7 +21,7 @@ from fairlead.store.interface import Compacted, Conflict, RetriesExhausted, Stor
 from fairlead.store.model import MAX_ATTEMPTS, REQUEST_PROJECT, WRITE_TIMEOUT, Model
 from fairlead.store.sqlite import MAX_FEED_BYTES, MAX_FREE_BYTES, MAX_WAL_BYTES, SCHEMA, SqliteStore
 from fairlead.store.write_conflicts import MAX_PAUSE, backoff
-from harness.stories import DOCUMENTS, insert_document
+from harness.cases import DOCUMENTS, insert_document
 from harness.waiting import DEADLINE
 
 

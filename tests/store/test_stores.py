@@ -17,8 +17,8 @@ from fairlead.runtime.steps import Steps
 from fairlead.store.interface import NO_REVISION, Conflict, Store
 from fairlead.store.model import Model
 from fairlead.store.opening import open_store
+from harness.cases import DOCUMENTS, STORIES, insert_document, insert_router
 from harness.etcd import EtcdCluster, etcd_cluster
-from harness.stories import DOCUMENTS, STORIES, insert_document, insert_router
 
 Opener = Callable[[], Awaitable[Store]]
 _NUMBERS = count()

@@ -23,7 +23,7 @@ from fairlead.model.registry.changeset import Changes, apply_changes
 from fairlead.model.snapshot import Snapshot
 from fairlead.runtime.steps import Steps, run_to_completion
 from harness.api import in_process_server
-from harness.story import Case, RowPlacement, State, parse_chassis, parse_model, parse_plugged, places_of, read_case
+from harness.case import Case, RowPlacement, State, parse_chassis, parse_model, parse_plugged, places_of, read_case
 from harness.toy import NAMES, TOY, TOYS
 from harness.waiting import eventually
 from harness.walk import SimulatedDeployment, check_goldens, walk_every_path

@@ -20,10 +20,10 @@ from fairlead.runtime.terminal import print_error, print_json, print_lines, prin
 
 if TYPE_CHECKING:
     from fairlead.config.options import StoreOptions
+    from fairlead.store.bulk import BulkStore
+    from fairlead.store.bulk import StoreState as Found
     from fairlead.store.copy import CopyComparison, CopyJob, ReportProgress
     from fairlead.store.etcd_access import Access
-    from fairlead.store.whole import BulkStore
-    from fairlead.store.whole import StoreState as Found
 
 DONE, FAILED, DIFFERENT = 0, 1, 3
 RESTORE_REVISION_OFFSET = 1_000_000
@@ -159,9 +159,9 @@ def _show(arguments: argparse.Namespace, answer: CommandOutput) -> None:
 
 
 async def _copy(arguments: argparse.Namespace) -> tuple[CommandOutput, int]:
+    from fairlead.store.bulk import BulkOperationRejected
     from fairlead.store.copy import StoreNotEmpty, check_copy, copy
     from fairlead.store.opening import create_bulk_store, find_bulk_store
-    from fairlead.store.whole import BulkOperationRejected
 
     begun, move = monotonic(), _move(arguments, arguments.source, arguments.target)
     access = _access(move.target, arguments.to_config or arguments.config)
@@ -202,8 +202,8 @@ async def _verify(arguments: argparse.Namespace) -> tuple[CommandOutput, int]:
 
 async def _backup(arguments: argparse.Namespace) -> tuple[CommandOutput, int]:
     from fairlead.store.backup import VERSION, BackupHeader, write_backup
+    from fairlead.store.bulk import BulkOperationRejected
     from fairlead.store.opening import find_bulk_store
-    from fairlead.store.whole import BulkOperationRejected
 
     url, access = _own(arguments)
     tell = _progress()
@@ -270,9 +270,9 @@ def _describe_effect(there: "Found", move: "CopyJob") -> str:
 
 
 async def _reopen(arguments: argparse.Namespace) -> tuple[CommandOutput, int]:
+    from fairlead.store.bulk import BulkOperationRejected
     from fairlead.store.migration_fence import FenceState
     from fairlead.store.opening import find_bulk_store
-    from fairlead.store.whole import BulkOperationRejected
 
     url = arguments.store
     async with _closing(await find_bulk_store(url, _access(url, arguments.config))) as store:
@@ -296,8 +296,8 @@ async def _closing(store: "BulkStore") -> AsyncIterator["BulkStore"]:
 @asynccontextmanager
 async def _there(url: str, access: "Access") -> AsyncIterator["BulkStore | None"]:
     """Open a store; None for a missing file, which a dry run must not create."""
+    from fairlead.store.bulk import StoreMissing
     from fairlead.store.opening import find_bulk_store
-    from fairlead.store.whole import StoreMissing
 
     try:
         store = await find_bulk_store(url, access)

@@ -10,9 +10,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fairlead.lab.clients import Failure, Protocol, Traffic, TrafficResult
+    from fairlead.lab.client import Failure, Protocol, Traffic, TrafficResult
     from fairlead.lab.errors import ConnectionLost, LabError
-    from fairlead.lab.held import HeldConnection
+    from fairlead.lab.held_connection import HeldConnection
     from fairlead.lab.lab import Lab, names, require_machine, take_down
     from fairlead.lab.status import LabStatus
     from fairlead.lab.workload import Workload
@@ -34,9 +34,9 @@ __all__ = [
 ]
 
 _PLACES = {
-    "clients": ("Failure", "Protocol", "Traffic", "TrafficResult"),
+    "client": ("Failure", "Protocol", "Traffic", "TrafficResult"),
     "errors": ("ConnectionLost", "LabError"),
-    "held": ("HeldConnection",),
+    "held_connection": ("HeldConnection",),
     "lab": ("Lab", "names", "require_machine", "take_down"),
     "status": ("LabStatus",),
     "workload": ("Workload",),

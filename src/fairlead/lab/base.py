@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from fairlead.lab import load, records
-from fairlead.lab.clients import Traffic, TrafficResult
-from fairlead.lab.held import HeldConnection, holding
+from fairlead.lab.client import Traffic, TrafficResult
+from fairlead.lab.held_connection import HeldConnection, holding
 from fairlead.lab.layout import Layout
 from fairlead.lab.processes import RUN_TIMEOUT, Command, run
 

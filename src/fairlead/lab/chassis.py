@@ -25,8 +25,8 @@ from fairlead.lab.layout import (
     Chassis,
     Layout,
 )
-from fairlead.lab.patience import scale_timeout
 from fairlead.lab.processes import Command, run
+from fairlead.lab.timeouts import scale_timeout
 
 SCHEMA = Path("/usr/share/openvswitch/vswitch.ovsschema")
 PROGRAMS = ("ovsdb-server", "ovs-vswitchd", "ovn-controller")

@@ -11,21 +11,12 @@ from collections.abc import Sequence
 
 import msgspec
 
-from fairlead.lab import (
-    agents,
-    fault_command,
-    parsing,
-    programs,
-    records,
-    service,
-    trace_command,
-    workload_command,
-)
+from fairlead.lab import agents, fault_command, parsing, programs, records, server, trace_command, workload_command
 from fairlead.lab.errors import LabError
 from fairlead.lab.lab import DEFAULT_CHASSIS_COUNT, Lab, take_down
 from fairlead.lab.layout import Layout
 from fairlead.lab.native import NativeLab
-from fairlead.lab.native.declaring import declare
+from fairlead.lab.native.host_declaration import declare
 from fairlead.lab.native.lab import DEFAULT_HOST_COUNT
 from fairlead.lab.native.status import NativeStatus
 from fairlead.lab.records import Dataplane
@@ -116,9 +107,9 @@ def _add_up(commands: "parsing.Subparsers") -> None:
     parser.add_argument(
         "--serve",
         nargs="?",
-        const=service.DEFAULT_LISTEN,
+        const=server.DEFAULT_LISTEN,
         metavar="HOST:PORT",
-        help=f"start a Fairlead server and agents too ({service.DEFAULT_LISTEN})",
+        help=f"start a Fairlead server and agents too ({server.DEFAULT_LISTEN})",
     )
     parser.add_argument(
         "--root",
@@ -176,7 +167,7 @@ def _up_ovn(arguments: argparse.Namespace) -> None:
     for node, zones in zip(lab.record.chassis, arguments.zones, strict=False):
         lab.set_zones(node.name, *zones)
     if arguments.serve:
-        serving = service.start(lab.layout, arguments.serve)
+        serving = server.start(lab.layout, arguments.serve)
         parsing.progress(f"Fairlead serves on {serving.url}; log: {serving.log}")
         agents.start(lab.layout, serving.url)
         parsing.progress(f"for the openstack client: source {serving.openrc}")
@@ -188,7 +179,7 @@ def _up_native(arguments: argparse.Namespace) -> None:
         raise LabError(f"a lab of plain hosts has no --{asked[0]}")
     lab = NativeLab.up(arguments.name, chassis=arguments.chassis, progress=parsing.progress)
     if arguments.serve:
-        serving = service.start(lab.layout, arguments.serve)
+        serving = server.start(lab.layout, arguments.serve)
         lab.forward_port(arguments.serve)
         declare(serving.url, lab.record.chassis)
         agents.start(lab.layout, serving.url)

@@ -12,8 +12,8 @@ import msgspec
 
 from fairlead.lab.errors import CommandFailed, ConditionTimedOut
 from fairlead.lab.layout import Layout
-from fairlead.lab.patience import scale_timeout
 from fairlead.lab.processes import Command, run
+from fairlead.lab.timeouts import scale_timeout
 
 COMMAND_TIMEOUT = scale_timeout(30.0)
 POLL_INTERVAL = 0.02

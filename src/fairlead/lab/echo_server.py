@@ -117,9 +117,9 @@ def detach(pidfile: Path, log_file: Path) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m fairlead.lab.answer",
+        prog="python -m fairlead.lab.echo_server",
         description="Answer on TCP and UDP, IPv4 and IPv6, with a name.",
-        epilog="example: python -m fairlead.lab.answer --name web1 --port 8080",
+        epilog="example: python -m fairlead.lab.echo_server --name web1 --port 8080",
     )
     parser.add_argument("--name", required=True, help="what to answer")
     parser.add_argument("--port", type=int, action="append", required=True, help="port to listen on; repeat for more")

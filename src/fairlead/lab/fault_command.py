@@ -2,7 +2,7 @@
 
 import argparse
 
-from fairlead.lab import agents, parsing, service
+from fairlead.lab import agents, parsing, server
 from fairlead.lab.native import NativeLab
 
 FAULTS = {
@@ -38,7 +38,7 @@ def _inject(arguments: argparse.Namespace) -> None:
     lab = parsing.open_native(arguments)
     inflict = getattr(lab, arguments.fault.replace("-", "_"))
     inflict(*(getattr(arguments, argument) for argument in arguments.arguments))
-    if arguments.fault == "power-on" and (url := service.find_server_url(lab.layout)) is not None:
+    if arguments.fault == "power-on" and (url := server.find_server_url(lab.layout)) is not None:
         _start_agent(lab, arguments.place, url)
     parsing.progress(f"lab {lab.name}: {arguments.fault} done")
 

@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import Self
 
 from fairlead.lab import central, chassis, databases, namespaces, programs, records, workload
+from fairlead.lab.base import LabBase
 from fairlead.lab.chassis import DatapathType
+from fairlead.lab.cleanup import has_remains, remove_all
 from fairlead.lab.databases import COMMAND_TIMEOUT
 from fairlead.lab.errors import LabMismatch, LabNotFound, MissingTools, NotRoot, UnknownNode
 from fairlead.lab.layout import CENTRAL, FABRIC, OUTSIDE, RUN_DIR, Chassis, Layout, plan_chassis, workload_device
-from fairlead.lab.places import LabBase
 from fairlead.lab.processes import Command, run
 from fairlead.lab.records import Dataplane, LabRecord, LockMode
 from fairlead.lab.status import LabStatus, read_status
-from fairlead.lab.sweep import has_remains, remove_all
 from fairlead.lab.workload import Workload
 
 PACKAGES = ("openvswitch-switch", "ovn-central", "ovn-host", "iproute2", "ethtool")

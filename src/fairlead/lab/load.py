@@ -1,6 +1,6 @@
 """Steady traffic from a workload while the configuration changes: specification, result, and start.
 
-The program that sends it is `fairlead.lab.steady`.
+The program that sends it is `fairlead.lab.load_generator`.
 """
 
 import subprocess
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from fairlead.lab.clients import Protocol
+from fairlead.lab.client import Protocol
 from fairlead.lab.errors import ConnectionLost
 from fairlead.lab.processes import Command
 
@@ -100,7 +100,7 @@ def run_load(command: Command) -> Iterator[RunningLoad]:
 
 
 def argv(load: Load) -> tuple[str, ...]:
-    return (sys.executable, "-m", "fairlead.lab.steady", msgspec.json.encode(load).decode())
+    return (sys.executable, "-m", "fairlead.lab.load_generator", msgspec.json.encode(load).decode())
 
 
 def sum_results(results: Sequence[LoadResult]) -> Mapping[str, int]:

@@ -20,7 +20,7 @@ from time import monotonic, time
 
 import msgspec
 
-from fairlead.lab.clients import CHUNK, InvalidReply, Protocol, Traffic, classify, exchange_line, open_socket
+from fairlead.lab.client import CHUNK, InvalidReply, Protocol, Traffic, classify, exchange_line, open_socket
 from fairlead.lab.load import STARTED_LINE, FailedConnection, Load, LoadResult, Target
 
 RETRANSMIT_SECONDS = 1.0
@@ -137,7 +137,7 @@ async def _main(load: Load) -> LoadResult:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m fairlead.lab.steady", description="Steady traffic; ends with stdin."
+        prog="python -m fairlead.lab.load_generator", description="Steady traffic; ends with stdin."
     )
     parser.add_argument("load", help="JSON: targets, rate, count, held, seconds, period, timeout, source_port_from")
     load = msgspec.json.decode(parser.parse_args(arguments).load, type=Load)

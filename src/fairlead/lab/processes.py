@@ -18,7 +18,7 @@ from pathlib import Path
 from time import monotonic
 
 from fairlead.lab.errors import CommandFailed, CommandTimedOut
-from fairlead.lab.patience import scale_timeout
+from fairlead.lab.timeouts import scale_timeout
 
 LAB_VARIABLE = "FAIRLEAD_LAB_DIR"
 COMMAND_MODULE = "fairlead.cli.main"

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from fairlead.lab.answer import BACKLOG, detach
+from fairlead.lab.echo_server import BACKLOG, detach
 
 CHUNK = 1 << 16
 CLONE_NEWNET = 0x40000000

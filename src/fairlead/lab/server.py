@@ -18,9 +18,9 @@ from time import monotonic, sleep
 from fairlead.lab import agents, processes, records
 from fairlead.lab.errors import LabError
 from fairlead.lab.layout import Layout
-from fairlead.lab.patience import scale_timeout
 from fairlead.lab.processes import LAB_VARIABLE
 from fairlead.lab.records import Dataplane
+from fairlead.lab.timeouts import scale_timeout
 
 NO_ENVIRONMENT: Mapping[str, str] = {}
 DEFAULT_LISTEN = "127.0.0.1:9876"

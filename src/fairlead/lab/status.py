@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from fairlead.lab import central, chassis, databases, namespaces, service, workload
+from fairlead.lab import central, chassis, databases, namespaces, server, workload
 from fairlead.lab.chassis import DatapathType
 from fairlead.lab.errors import CommandFailed
 from fairlead.lab.layout import CENTRAL, FABRIC, OUTSIDE, Layout
@@ -100,7 +100,7 @@ def read_status(layout: Layout, record: LabRecord) -> LabStatus:
             )
             for each in workloads
         ),
-        service=service.describe(layout),
+        service=server.describe(layout),
     )
 
 

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from fairlead.lab.clients import CHUNK, InvalidReply, Protocol, Traffic, TrafficResult, classify, open_socket, send
-from fairlead.lab.held import CONNECTED_PREFIX, FAILED_PREFIX
+from fairlead.lab.client import CHUNK, InvalidReply, Protocol, Traffic, TrafficResult, classify, open_socket, send
+from fairlead.lab.held_connection import CONNECTED_PREFIX, FAILED_PREFIX
 
 __all__ = ["Protocol", "Traffic", "TrafficResult", "hold", "main", "send"]
 

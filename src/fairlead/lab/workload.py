@@ -143,6 +143,6 @@ def start_server(layout: Layout, name: str, serve: Sequence[int]) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     ports = [word for port in serve for word in ("--port", str(port))]
     files = ("--pidfile", str(directory / f"{SERVER_NAME}.pid"), "--log-file", str(directory / f"{SERVER_NAME}.log"))
-    argv = (sys.executable, "-m", "fairlead.lab.answer", "--name", name, *ports, *files, "--detach")
+    argv = (sys.executable, "-m", "fairlead.lab.echo_server", "--name", name, *ports, *files, "--detach")
     command = namespaces.inside(layout.namespace(name), argv)
     run(Command(argv=command, environment=layout.environment(name)))

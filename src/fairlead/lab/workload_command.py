@@ -7,11 +7,11 @@ from typing import assert_never
 
 import msgspec
 
-from fairlead.lab import databases, parsing, service
+from fairlead.lab import databases, parsing, server
 from fairlead.lab.errors import InvalidWorkload
 from fairlead.lab.lab import Lab
 from fairlead.lab.native import Machine, NativeLab
-from fairlead.lab.ports import Placement, workload_of_port
+from fairlead.lab.port_workloads import Placement, workload_of_port
 from fairlead.lab.workload import GENEVE_MTU, Link, Workload
 
 EXAMPLES = """A port of Fairlead's network API is named by name or id; what it says need not be said again.
@@ -52,7 +52,7 @@ def _add_workload_add(actions: "parsing.Subparsers") -> None:
     )
     add.add_argument(
         "--url",
-        default=os.environ.get("FAIRLEAD_URL", f"http://{service.DEFAULT_LISTEN}"),
+        default=os.environ.get("FAIRLEAD_URL", f"http://{server.DEFAULT_LISTEN}"),
         help="Fairlead's server, to ask about the port (environment FAIRLEAD_URL; %(default)s)",
     )
     own = add.add_argument_group("a port that only OVN knows")

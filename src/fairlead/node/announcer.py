@@ -13,8 +13,8 @@ from fairlead.drivers.ovn.vswitch.announcer import Answer, Frame, Ports
 from fairlead.drivers.ovn.vswitch.database import SwitchError
 from fairlead.http.server_client import ServerError
 from fairlead.model.documents.addresses import IPAddress
+from fairlead.node.announcement_log import Announcement, Key
 from fairlead.node.log_once import LogOnce
-from fairlead.node.neighbours import Announcement, Key
 from fairlead.node.packets import announcement
 from fairlead.node.server_requests import Servers
 from fairlead.node.state import read_announcements, write_announcements

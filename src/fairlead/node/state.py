@@ -12,8 +12,8 @@ from fairlead.model.documents.loadbalancer import Transport
 from fairlead.model.documents.traffic_counters import TrafficCounters
 from fairlead.model.queries.counter_samples import CounterValue
 from fairlead.model.queries.statistics import CountedService, parse_place
+from fairlead.node.announcement_log import AnnouncedMac, AnnouncementLog, Key
 from fairlead.node.listener_counters import CounterSums
-from fairlead.node.neighbours import AnnouncedMac, AnnouncementLog, Key
 from fairlead.runtime.atomic_file import write_atomic
 
 LOG = logging.getLogger(__name__)

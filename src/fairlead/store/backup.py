@@ -18,10 +18,10 @@ from typing import Any
 
 import msgspec
 
+from fairlead.store.bulk import PAGE_SIZE, StoreSnapshot
 from fairlead.store.codec import decode_stored
 from fairlead.store.full_read import CLAIM
 from fairlead.store.interface import Document, StoreError
-from fairlead.store.whole import PAGE_SIZE, StoreSnapshot
 
 VERSION = 1
 MAX_LINE_BYTES = 2**26

@@ -12,10 +12,10 @@ from enum import StrEnum
 from functools import partial
 from typing import TypeAlias
 
+from fairlead.store.bulk import BulkOperationRejected, BulkStore, StoreSnapshot
+from fairlead.store.bulk import StoreState as Found
 from fairlead.store.interface import Conflict, Document, StoreError
 from fairlead.store.migration_fence import Fence, FenceState
-from fairlead.store.whole import BulkOperationRejected, BulkStore, StoreSnapshot
-from fairlead.store.whole import StoreState as Found
 
 MAX_LISTED_DIFFERENCES = 10
 """Maximum differences that are listed."""

@@ -11,12 +11,12 @@ from typing import Any
 import msgspec
 
 from fairlead.store import etcd_pb2 as pb
+from fairlead.store.bulk import PAGE_SIZE, StoreSnapshot, StoreState
 from fairlead.store.etcd import VERSION, EtcdStore
 from fairlead.store.etcd_calls import RANGE, TXN
 from fairlead.store.etcd_requests import after_all, delete, is_value, nest, put, read, revision_is
 from fairlead.store.interface import NO_REVISION, Conflict, Document
 from fairlead.store.migration_fence import Fence, decode_fence, encode_fence
-from fairlead.store.whole import PAGE_SIZE, StoreSnapshot, StoreState
 
 MAX_REQUEST_BYTES = 2**20
 """Maximum bytes in one request; etcd's default limit is 1.5 MiB."""

@@ -4,12 +4,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from fairlead.store.bulk import BulkStore
 from fairlead.store.etcd_access import Access, check_access, parse_location
 from fairlead.store.interface import Store
-from fairlead.store.shifted import OffsetStore
+from fairlead.store.revision_offset import OffsetStore
 from fairlead.store.sqlite import SqliteStore
-from fairlead.store.sqlite_whole import SqliteBulkStore
-from fairlead.store.whole import BulkStore
+from fairlead.store.sqlite_bulk import SqliteBulkStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ async def _open_etcd(rest: str, access: Access) -> Store:
 
 
 async def _find_etcd(rest: str, access: Access) -> BulkStore:
-    from fairlead.store.etcd_whole import EtcdBulkStore
+    from fairlead.store.etcd_bulk import EtcdBulkStore
 
     return await EtcdBulkStore.open(parse_location(rest), access)
 

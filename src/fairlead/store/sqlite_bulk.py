@@ -7,10 +7,10 @@ from functools import partial
 from pathlib import Path
 from typing import Self
 
+from fairlead.store.bulk import PAGE_SIZE, StoreMissing, StoreSnapshot, StoreState
 from fairlead.store.interface import Conflict, Document
 from fairlead.store.migration_fence import Fence, decode_fence, encode_fence
 from fairlead.store.sqlite import RANGE, SqliteStore, find_fence
-from fairlead.store.whole import PAGE_SIZE, StoreMissing, StoreSnapshot, StoreState
 
 FENCE_SCHEMA = "CREATE TABLE IF NOT EXISTS seal (one INTEGER PRIMARY KEY CHECK (one = 1), value BLOB NOT NULL)"
 TRIGGER = "CREATE TRIGGER sealed BEFORE UPDATE ON head BEGIN SELECT RAISE(ABORT, {words}); END"

@@ -27,7 +27,7 @@ def site(tmp_path: Path) -> Iterator[LxdFrontEnd]:
 
 
 def send(door: LxdFrontEnd, method: str, path: str, body: Any = None) -> int:
-    """Send a request as an administrator and return its status. `harness.hold` counts its steps and the
+    """Send a request as an administrator and return its status. `harness.step_limits` counts its steps and the
     reconciler's."""
     return door.send(method, path, body).status_code
 

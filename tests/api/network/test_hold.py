@@ -53,7 +53,7 @@ class ManyNetworks:
         return made
 
     def send(self, method: str, path: str, body: Any = None) -> int:
-        """Send a request and return its status. `harness.hold` counts its steps."""
+        """Send a request and return its status. `harness.step_limits` counts its steps."""
         self.door.server.caller = CALLERS["admin"]
         options = {} if body is None else {"json": body}
         answer = self.door.run(self.door.server.client.request(method, f"/v2.0{path}", **options))

@@ -67,7 +67,7 @@ async def read_pieces(place: InProcessServer, path: str) -> int:
 
 
 async def send(place: InProcessServer, method: str, path: str, body: Any = None) -> tuple[int, str]:
-    """Return the status and text of a response. `harness.hold` counts its steps and the reconciler's."""
+    """Return the status and text of a response. `harness.step_limits` counts its steps and the reconciler's."""
     answer = await place.call(method, f"{ROOT}/{path}", body)
     await asyncio.sleep(0)
     await place.reconcile()

@@ -12,8 +12,8 @@ from fairlead.dataplane.rows import Rows
 from fairlead.model.documents.owner import Owner
 from fairlead.model.snapshot import Snapshot
 from harness.api import PLAIN, Deployment
-from harness.caller import Caller
 from harness.front_ends.tenants import BALANCER, NETWORK, by_name
+from harness.whole_application import Caller
 
 NAMES = parse_names("ovn=ovn,native=native", "ovn")
 ONE = {

@@ -12,7 +12,7 @@ from uuid import UUID
 
 import httpx
 
-from harness.fuzz import described
+from harness.fuzz import lxd_bodies
 from harness.fuzz.machine import CHASSIS
 
 LISTS = {
@@ -244,7 +244,7 @@ class FuzzObjects:
         if "{name}" in template:
             known["name"] = "ovn" if "/providers/" in template else self._random_id("availability_zone", random)
         if template.startswith("/projects/"):
-            known["name"] = random.choice(described.PROJECTS)
+            known["name"] = random.choice(lxd_bodies.PROJECTS)
         if "{project_id}" in template:
             known["project_id"] = self._random_id("quota", random)
         if "{chassis}" in template:
@@ -284,7 +284,7 @@ class FuzzObjects:
     def lxd_body(self, operation: Any, network: str, random: Random) -> Any:
         """Body for the LXD front end, or None if there is no generator for it."""
         cidrs = [cidr for each, cidr in self.cidrs if each == network and ip_network(cidr).num_addresses > 200]
-        return described.body(operation.method, operation.path, cidrs, random)
+        return lxd_bodies.body(operation.method, operation.path, cidrs, random)
 
     def plugin_body(self, path: str, parameters: Mapping[str, Any], random: Random) -> Any:
         """A load balancer in the plug-in front end's format, with new ids or those of an existing one."""

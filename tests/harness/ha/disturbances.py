@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from random import Random
 
 from harness.ha.load import now
-from harness.ha.place import HOSTS, KINDS, ThreeHosts
+from harness.ha.three_hosts import HOSTS, KINDS, ThreeHosts
 from harness.waiting import pause, wait_until
 
 NETWORK_DISTURBANCES = ("cut", "deafen", "reset")

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
-from harness.claims import apply_claim
+from harness.address_specification import apply_claim
+from harness.ha.disturbances import Disturbance
 from harness.ha.load import MODES, SharedState, Write, adapter, read_all
-from harness.ha.nemesis import Disturbance
-from harness.ha.place import NORTHBOUND, SOUTHBOUND, run
-from harness.histories import Operation, contradictions
+from harness.ha.three_hosts import NORTHBOUND, SOUTHBOUND, run
+from harness.linearizability import Operation, contradictions
 from harness.waiting import DEADLINE, wait_until
 
 Table = dict[str, Any]

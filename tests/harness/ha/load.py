@@ -19,8 +19,8 @@ from keystoneauth1.adapter import Adapter
 from keystoneauth1.http_basic import HTTPBasicAuth
 from keystoneauth1.session import Session
 
-from harness.ha.place import ADDRESSES, PASSWORD, PORT, USER
-from harness.histories import UNKNOWN, Operation
+from harness.ha.three_hosts import ADDRESSES, PASSWORD, PORT, USER
+from harness.linearizability import UNKNOWN, Operation
 
 now = perf_counter
 

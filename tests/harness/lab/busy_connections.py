@@ -17,7 +17,7 @@ from itertools import count
 from subprocess import PIPE, Popen
 
 from fairlead.lab import Lab, Protocol, Traffic
-from fairlead.lab.clients import open_socket
+from fairlead.lab.client import open_socket
 from fairlead.lab.records import allocate_source_ports
 from harness.rules import TESTS
 from harness.waiting import pause_loop

@@ -15,7 +15,7 @@ from dataclasses import replace
 from fairlead.model.documents.checks import HttpCheck
 from fairlead.node.sctp import ABORT, INIT_ACK
 from harness.probed import CASES, HELLO, HTTP_OK, ProbeCase, keep_silent
-from harness.sctp_speakers import sctp_servers
+from harness.sctp_servers import sctp_servers
 
 ADDRESSES = ("10.0.0.11", "fd00:a::11")
 """Addresses of the machine."""

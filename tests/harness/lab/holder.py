@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from subprocess import PIPE, Popen
 
 from fairlead.lab import Lab, Traffic
-from fairlead.lab.clients import open_socket
+from fairlead.lab.client import open_socket
 from fairlead.lab.records import allocate_source_ports
 
 TIMEOUT = 3.0

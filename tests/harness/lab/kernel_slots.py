@@ -7,8 +7,8 @@ from typing import Any
 from fairlead.dataplane.flow_slot import PROTOCOLS
 from fairlead.drivers.native.nftables.ruleset import FAMILIES, OWNER_MARK, OWNERS, PATTERNS
 from fairlead.lab import Protocol
+from fairlead.lab.base import LabBase
 from fairlead.lab.load import Target
-from fairlead.lab.places import LabBase
 from fairlead.model.documents.apportionment import MAX_SLOTS
 from fairlead.model.documents.loadbalancer import Transport
 

@@ -12,7 +12,7 @@ from subprocess import PIPE, Popen
 from typing import Any
 
 from fairlead.lab import Lab
-from fairlead.lab.clients import Protocol, Traffic, open_socket, send
+from fairlead.lab.client import Protocol, Traffic, open_socket, send
 
 COMMAND_TIMEOUT = 60.0  # seconds for one exchange: an emulated machine is slow, and what is lost stays so
 HELD_TIMEOUT = 10.0  # seconds until a held connection counts as broken

@@ -8,9 +8,9 @@ from typing import Any
 import httpx
 
 from fairlead.lab import Lab, take_down
-from harness.lab.asker import Answers, ReachabilityClient, mark_hops, reachability_client
 from harness.lab.gateway import ping, set_gateway
 from harness.lab.labs import lab_name
+from harness.lab.reachability_client import Answers, ReachabilityClient, mark_hops, reachability_client
 from harness.lab.site import PORT, LabSite, open_site
 from harness.waiting import wait_equal
 

@@ -25,7 +25,7 @@ def end_process(site: LabSite, name: str) -> None:
 def start_process(site: LabSite, name: str) -> None:
     folder = site.lab.layout.node_directory(name)
     files = ("--pidfile", str(folder / "answer.pid"), "--log-file", str(folder / "answer.log"))
-    argv = (sys.executable, "-m", "fairlead.lab.answer", "--name", name, "--port", "8080", *files, "--detach")
+    argv = (sys.executable, "-m", "fairlead.lab.echo_server", "--name", name, "--port", "8080", *files, "--detach")
     site.lab.exec(name, argv)
 
 

@@ -15,8 +15,8 @@ from time import time
 
 from harness.lab.holder import holding
 from harness.lab.local_ips import OWNER, LocalIPs, LocalIPSite
+from harness.lab.periodic_connections import ConnectionResult, PeriodicConnections, periodic_connections
 from harness.lab.site import PORT
-from harness.lab.ticker import ConnectionResult, PeriodicConnections, periodic_connections
 from harness.waiting import wait_until
 
 CLIENT_CHASSIS = {"oak1": "chassis1", "oak2": "chassis2", "fir1": "chassis1", "fir2": "chassis2"}

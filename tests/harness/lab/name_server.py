@@ -14,7 +14,7 @@ from ipaddress import IPv4Address
 from subprocess import PIPE, Popen
 
 from fairlead.lab import Lab
-from fairlead.lab.answer import PKTINFO, listen
+from fairlead.lab.echo_server import PKTINFO, listen
 
 PORT = 53
 HEADER = struct.Struct("!6H")

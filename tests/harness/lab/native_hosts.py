@@ -17,7 +17,9 @@ def machine(lab: NativeLab, name: str, chassis: str, number: int, *serve: int) -
 
 def serve(lab: NativeLab, host: str) -> None:
     files = ("--pidfile", str(lab.layout.node_directory(host) / "answer.pid"))
-    lab.exec(host, (sys.executable, "-m", "fairlead.lab.answer", "--name", host, "--port", "80", "--detach", *files))
+    lab.exec(
+        host, (sys.executable, "-m", "fairlead.lab.echo_server", "--name", host, "--port", "80", "--detach", *files)
+    )
 
 
 def pid_of(lab: NativeLab, host: str) -> int:

@@ -17,7 +17,7 @@ from fairlead.http.server_client import ApiClient
 from fairlead.lab import Protocol, Traffic, agents
 from fairlead.lab.load import Target
 from fairlead.lab.native import NativeLab
-from fairlead.lab.service import Service, start, stop
+from fairlead.lab.server import Service, start, stop
 from fairlead.model.documents.apportionment import MAX_SLOTS
 from harness.lab.kernel_slots import InconsistentHosts, read_maps, slot_owners
 from harness.lab.native_hosts import HOSTS, ROUTERS, machine

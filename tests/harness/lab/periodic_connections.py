@@ -19,7 +19,7 @@ from threading import Thread
 from time import time
 
 from fairlead.lab import Lab, Traffic
-from fairlead.lab.clients import InvalidReply, classify, exchange_line, open_socket
+from fairlead.lab.client import InvalidReply, classify, exchange_line, open_socket
 from fairlead.lab.records import allocate_source_ports
 
 OPEN_INTERVAL = 0.1

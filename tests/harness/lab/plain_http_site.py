@@ -8,10 +8,10 @@ from typing import Any
 
 import httpx
 
-from fairlead.lab import Lab, service
+from fairlead.lab import Lab, server
 from fairlead.lab.layout import PHYSICAL_NETWORK
-from fairlead.lab.ports import Placement, workload_of_port
-from fairlead.lab.service import Service
+from fairlead.lab.port_workloads import Placement, workload_of_port
+from fairlead.lab.server import Service
 from fairlead.lab.workload import Link
 from harness.pools import upper_half
 from harness.ports import free_port
@@ -98,9 +98,9 @@ class LeanSite:
 
 @contextmanager
 def lean_site(lab: Lab) -> Iterator[LeanSite]:
-    started = service.start(lab.layout, f"127.0.0.1:{free_port()}")
+    started = server.start(lab.layout, f"127.0.0.1:{free_port()}")
     with httpx.Client(base_url=started.url, timeout=TIMEOUT) as http:
         try:
             yield LeanSite(lab=lab, service=started, http=http)
         finally:
-            service.stop(lab.layout, started)
+            server.stop(lab.layout, started)

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from subprocess import PIPE, Popen
 
 from fairlead.lab import Lab
-from fairlead.lab.answer import MAX_DATAGRAM_BYTES
+from fairlead.lab.echo_server import MAX_DATAGRAM_BYTES
 
 PORT = 8080
 TOTAL_TIMEOUT = 2.5

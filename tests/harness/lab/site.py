@@ -14,8 +14,8 @@ from openstack.exceptions import ConflictException
 
 from fairlead.lab import Lab, agents
 from fairlead.lab.layout import PHYSICAL_NETWORK
-from fairlead.lab.ports import Placement, workload_of_port
-from fairlead.lab.service import Service, start, stop
+from fairlead.lab.port_workloads import Placement, workload_of_port
+from fairlead.lab.server import Service, start, stop
 from harness.pools import upper_half
 from harness.ports import free_port
 from harness.waiting import wait_until

@@ -15,6 +15,7 @@ from fairlead.api.network.availability import availability_routes
 from fairlead.api.network.discovery import discovery_routes, version_document, versions_document
 from fairlead.api.network.errors import FAULT, fault
 from fairlead.api.network.floatingips import FLOATING_IPS
+from fairlead.api.network.handlers import collection_routes, router_routes
 from fairlead.api.network.local_ip_routes import local_ip_routes
 from fairlead.api.network.networks import NETWORKS
 from fairlead.api.network.policy import forbidden_error
@@ -23,7 +24,6 @@ from fairlead.api.network.quotas import quota_routes
 from fairlead.api.network.refusals import error_of
 from fairlead.api.network.routers import ROUTERS
 from fairlead.api.network.subnets import SUBNETS
-from fairlead.api.network.views import collection_routes, router_routes
 from fairlead.changes.access import NotAllowed
 from fairlead.changes.refusal import Refused
 from fairlead.compilers.unsupported import Unsupported

@@ -6,9 +6,9 @@ from starlette.responses import Response
 from fairlead.api.http.front_end import Services, identity
 from fairlead.api.http.openapi import FLAG, Operation
 from fairlead.api.network import errors, parsers
+from fairlead.api.network.handlers import NO_CONTENT, CollectionHandlers, routes_of
 from fairlead.api.network.local_ips import LOCAL_IPS
 from fairlead.api.network.port_associations import association_routes
-from fairlead.api.network.views import NO_CONTENT, CollectionHandlers, routes_of
 from fairlead.changes.local_ips import delete_local_ip
 from fairlead.model.documents.local_ip import LocalIP
 

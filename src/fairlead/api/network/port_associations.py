@@ -25,8 +25,8 @@ from fairlead.api.network.attributes import (
     read_only,
     shown,
 )
+from fairlead.api.network.handlers import CREATED, NO_CONTENT, merge_changes, select_fields
 from fairlead.api.network.limits import BULK
-from fairlead.api.network.views import CREATED, NO_CONTENT, merge_changes, select_fields
 from fairlead.changes import access, associations
 from fairlead.changes.access import Verb
 from fairlead.changes.associations import NotAssociated, ReplicaRequest

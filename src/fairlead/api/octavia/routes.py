@@ -5,12 +5,12 @@ from fairlead.api.http.listing import MAX_PAGE_SIZE
 from fairlead.api.http.openapi import FLAG, LINKS, Handler, Operation
 from fairlead.api.octavia import encode, specs
 from fairlead.api.octavia.catalog import catalog_routes
+from fairlead.api.octavia.handlers import LoadBalancerHandlers
 from fairlead.api.octavia.lists import list_query, show_one
 from fairlead.api.octavia.parts import MEMBER, PARTS, Part
 from fairlead.api.octavia.policy import guard
 from fairlead.api.octavia.providers import amphora_routes, provider_routes
 from fairlead.api.octavia.quotas import quota_routes
-from fairlead.api.octavia.views import LoadBalancerHandlers
 from fairlead.model.documents import sizes
 from fairlead.schema import Parser, Schema, Values, array_schema, list_of, object_schema
 

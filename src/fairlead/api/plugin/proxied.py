@@ -5,7 +5,7 @@ from starlette.responses import Response
 
 from fairlead.api.http.front_end import JsonObject, Services, json_response
 from fairlead.api.http.openapi import IDENTITY, TEXT, Operation, read_body
-from fairlead.api.octavia import specs, views
+from fairlead.api.octavia import handlers, specs
 from fairlead.model.documents.proxy_place import ProxyPlace, device_mac, proxy_device
 from fairlead.model.queries.unmanaged_proxy_ports import proxied_balancers, required_proxy_changes
 from fairlead.model.registry.facts import REJECTED_PROXY_PORTS
@@ -40,7 +40,7 @@ def proxied_routes(services: Services) -> list[Operation]:
         is_led = next(proxied_balancers(services.model.snapshot, network_id), None) is not None
         if reason != known and (is_led or not reason):
             await run_in_steps(services.model.observe(REJECTED_PROXY_PORTS, {network_id: reason or None}))
-        return Response(status_code=views.NO_CONTENT)
+        return Response(status_code=handlers.NO_CONTENT)
 
     places = {"places": array_schema(object_schema(_PLACE, _PLACE), MAX_PLACES)}
     shown = {"network": object_schema(places, places)}

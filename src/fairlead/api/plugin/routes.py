@@ -7,10 +7,10 @@ from starlette.responses import Response
 
 from fairlead.api.http.front_end import Services, json_response
 from fairlead.api.http.openapi import FLAG, IDENTITY, NUMBER, TEXT, Operation, read_body
-from fairlead.api.octavia import encode, views
+from fairlead.api.octavia import encode, handlers
 from fairlead.api.octavia import specs as octavia
+from fairlead.api.octavia.handlers import LoadBalancerHandlers
 from fairlead.api.octavia.parts import MEMBER, Part
-from fairlead.api.octavia.views import LoadBalancerHandlers
 from fairlead.api.plugin import requests, specs
 from fairlead.api.plugin.comparison import DIFFERENCES, differences_of
 from fairlead.api.plugin.feed import MAX_IDS_PER_RESPONSE, MAX_POLL_SECONDS, StatusFeed
@@ -55,7 +55,7 @@ class _Balancers:
     async def dry_run(self, request: Request) -> Response:
         """Check whether a load balancer could be created now. Nothing is written."""
         await self._services.dry_run(await self._creation(request, await read_body(request)))
-        return Response(status_code=views.NO_CONTENT)
+        return Response(status_code=handlers.NO_CONTENT)
 
     async def _creation(self, request: Request, values: Values) -> Change:
         caller = self._octavia_handlers.caller(request, values["project_id"])
@@ -103,7 +103,7 @@ class _MetadataHandlers:
     async def validate(self, request: Request) -> Response:
         """Validate the metadata of a flavor or availability zone."""
         requests.check_profiles(self._providers, await read_body(request))
-        return Response(status_code=views.NO_CONTENT)
+        return Response(status_code=handlers.NO_CONTENT)
 
     async def capabilities(self, _: Request) -> Response:
         """Show the metadata keys of flavors and availability zones, with descriptions."""
@@ -156,7 +156,7 @@ def takeover_routes(services: Services) -> list[Operation]:
         """Complete a prepared takeover from another provider of the service. Idempotent."""
         caller, balancer_id = seen.caller(request), request.path_params["id"]
         await services.write(lambda old: take_over(old, caller.identity, balancer_id))
-        return Response(status_code=views.NO_CONTENT)
+        return Response(status_code=handlers.NO_CONTENT)
 
     post = octavia.body("loadbalancer", specs.LOAD_BALANCER, argument="load_balancer")
     return [

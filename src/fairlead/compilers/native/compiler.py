@@ -12,7 +12,7 @@ from itertools import chain, product
 from typing import NamedTuple
 
 from fairlead.compilers.native.abilities import NOT_EXTENDED_BY_PROXY, abilities_here
-from fairlead.compilers.native.once import MemoizedById
+from fairlead.compilers.native.memoize import MemoizedById
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.dataplane.native import (
     TUNNEL_PORTS,

@@ -37,11 +37,11 @@ from fairlead.drivers.haproxy.network import (
     with_change,
 )
 from fairlead.drivers.haproxy.process import CONTROL, Program, read_running
+from fairlead.drivers.haproxy.program_upgrade import ProgramUpgrader
 from fairlead.drivers.haproxy.runtime import CommandFailed, send_commands
 from fairlead.drivers.haproxy.secrets import Fetch, SecretFiles, fetch_nothing, with_payload
 from fairlead.drivers.haproxy.state import StoredState, read_state
 from fairlead.drivers.haproxy.supervisor import ReportPorts, Supervisor
-from fairlead.drivers.haproxy.upgrading import ProgramUpgrader
 from fairlead.drivers.interface import DriverError, Requeue, Unavailable
 from fairlead.model.documents.agent_counters import MEMORY_LIMIT_REACHED, OWNERS_LEFT_OUT, Counts
 from fairlead.model.documents.owner import Owner

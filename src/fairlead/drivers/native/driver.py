@@ -16,6 +16,7 @@ from typing import ParamSpec, TypeVar
 
 from fairlead.dataplane.rows import Diff, Rows
 from fairlead.drivers.interface import DriverError, Unavailable
+from fairlead.drivers.native.change_monitor import ChangeMonitor
 from fairlead.drivers.native.netlink import ReadOnly, retry_interrupted
 from fairlead.drivers.native.nftables.encoding import connection_key
 from fairlead.drivers.native.nftables.ruleset import FAMILIES
@@ -28,8 +29,7 @@ from fairlead.drivers.native.observed import (
     update_source_address,
 )
 from fairlead.drivers.native.prerequisites import Prerequisites
-from fairlead.drivers.native.watching import ChangeMonitor
-from fairlead.drivers.native.writing import RowWriter
+from fairlead.drivers.native.row_writer import RowWriter
 from fairlead.model.documents.owner import Owner
 from fairlead.model.queries.conntrack_flush import TrackedConnection
 

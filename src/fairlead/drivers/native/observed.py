@@ -28,7 +28,7 @@ from fairlead.drivers.native.nftables.encoding import (
 )
 from fairlead.drivers.native.nftables.ruleset import FAMILIES, PATTERNS, SHAPES, TUNNEL_OWNERS
 from fairlead.drivers.native.prerequisites import Prerequisites
-from fairlead.drivers.native.shared import SharedValues
+from fairlead.drivers.native.shared_values import SharedValues
 from fairlead.model.documents.addresses import IPAddress
 from fairlead.model.documents.owner import Owner
 from fairlead.model.queries.conntrack_flush import TrackedConnection

@@ -14,8 +14,8 @@ from fairlead.drivers.native.netlink import NETFILTER, ROUTE, Netlink, retry_int
 from fairlead.drivers.native.nftables.connections import RetainedSlots, flush_queried, flush_translated
 from fairlead.drivers.native.nftables.elements import ElementChanges, read_elements
 from fairlead.drivers.native.nftables.ruleset import CLOSED, MAX_COUNTED, TUNNELS, NftFamily, compute_digests, layout_of
-from fairlead.drivers.native.renewal import handle, read_description, remove, renew
 from fairlead.drivers.native.routing import Device, Routing, read_sysctl, write_sysctl
+from fairlead.drivers.native.table_upgrade import handle, read_description, remove, renew
 
 MIN_KERNEL_VERSION = 5, 18
 """Oldest supported Linux version: the first in which addresses have a protocol attribute."""

@@ -26,7 +26,7 @@ from functools import partial
 from typing import Self, TypeAlias, assert_never
 
 from fairlead.drivers.ovsdb.errors import NotConnected, OvsdbError, RequestError
-from fairlead.drivers.ovsdb.link import JsonRpcConnection, steps_of
+from fairlead.drivers.ovsdb.jsonrpc import JsonRpcConnection, steps_of
 from fairlead.drivers.ovsdb.protocol import (
     NO_TXN,
     Notification,

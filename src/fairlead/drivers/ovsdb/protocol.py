@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import msgspec
 
 from fairlead.drivers.ovsdb.errors import ProtocolError, RequestError, TransactionError
-from fairlead.drivers.ovsdb.large import LARGE_MESSAGE, MESSAGE_DEPTH, ROWS_DEPTH, SplitMessage, decode
+from fairlead.drivers.ovsdb.split_message import LARGE_MESSAGE, MESSAGE_DEPTH, ROWS_DEPTH, SplitMessage, decode
 from fairlead.drivers.ovsdb.values import Json
 
 MAX_MESSAGE = 1 << 30

@@ -15,18 +15,18 @@ from pathlib import Path
 from typing import Self
 
 from fairlead.lab import namespaces, processes, programs, records
+from fairlead.lab.base import LabBase
+from fairlead.lab.cleanup import has_remains
 from fairlead.lab.databases import COMMAND_TIMEOUT, poll_until
 from fairlead.lab.errors import LabMismatch, LabNotFound, MissingTools, NotRoot, UnknownNode
 from fairlead.lab.lab import Progress, clean_up_on_failure, discard_progress, take_down
 from fairlead.lab.layout import RUN_DIR, Layout
-from fairlead.lab.native import fabric, machine, management, routes, routing
+from fairlead.lab.native import fabric, machine, management_network, routes, routing
 from fairlead.lab.native.machine import Machine
 from fairlead.lab.native.plan import OUTSIDE_SITE, ROUTERS, Link, Router, Site, link, plan_hosts
 from fairlead.lab.native.status import NativeStatus, list_nodes, read_status
-from fairlead.lab.places import LabBase
 from fairlead.lab.processes import Command
 from fairlead.lab.records import Dataplane, LockMode
-from fairlead.lab.sweep import has_remains
 
 PACKAGES = ("frr", "nftables", "iproute2")
 TOOLS = (*(str(routing.DAEMON_FOLDER / program) for program in routing.PROGRAMS), "vtysh", "nft", "ip")
@@ -144,7 +144,7 @@ class NativeLab(LabBase):
 
     def forward_port(self, listen: str) -> None:
         """Forward HOST:PORT on every host to the same loopback address of this machine."""
-        management.start_relays(self.layout, [host.name for host in self.record.chassis], listen)
+        management_network.start_relays(self.layout, [host.name for host in self.record.chassis], listen)
 
     # Faults
 
@@ -181,7 +181,7 @@ class NativeLab(LabBase):
         killed."""
         self._require_node(place)
         fabric.drop_packets(self.layout, self._links(place))
-        management.stop_relays(self.layout, place)
+        management_network.stop_relays(self.layout, place)
         behind = (each.name for each in self.workloads() if each.chassis == place)
         dead = [self.layout.namespace(each) for each in (place, *behind)]
         processes.kill(namespaces.processes(dead), lambda pid: pid in namespaces.processes(dead))
@@ -201,7 +201,7 @@ class NativeLab(LabBase):
             machine.unplug(self.layout, host, each)
         fabric.delete_site(self.layout, host)
         fabric.create_site(self.layout, host)
-        management.restart_relays(self.layout, host.name)
+        management_network.restart_relays(self.layout, host.name)
         for each in behind:
             machine.plug(self.layout, host, each)
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from fairlead.lab import namespaces, service
+from fairlead.lab import namespaces, server
 from fairlead.lab.layout import Layout
 from fairlead.lab.native import routing
 from fairlead.lab.native.machine import Machine
@@ -41,7 +41,7 @@ def read_status(layout: Layout, hosts: Sequence[Site], machines: Sequence[Machin
         processes=tuple(_processes(layout, hosts, machines)),
         namespaces=tuple(NamespaceStatus(name=name, exists=name in existing) for name in map(layout.namespace, places)),
         workloads=tuple(machines),
-        service=service.describe(layout),
+        service=server.describe(layout),
     )
 
 

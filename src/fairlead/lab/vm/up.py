@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fairlead.lab.errors import LabError
-from fairlead.lab.patience import FACTOR_VARIABLE
 from fairlead.lab.processes import COMMAND_MODULE
+from fairlead.lab.timeouts import FACTOR_VARIABLE
 from fairlead.lab.vm import kernels
 from fairlead.lab.vm.machine import Accelerator, Job, VirtualMachine, choose_accelerator, run_job
 

@@ -44,9 +44,9 @@ from fairlead.drivers.ovsdb.client import (
     Tls,
 )
 from fairlead.drivers.ovsdb.errors import ConnectionLost, NotConnected, RequestError, TransactionError
-from fairlead.drivers.ovsdb.large import split_rows
 from fairlead.drivers.ovsdb.protocol import assert_lock
 from fairlead.drivers.ovsdb.remotes import Remote
+from fairlead.drivers.ovsdb.split_message import split_rows
 from fairlead.drivers.ovsdb.values import Json
 from fairlead.model.documents.owner import Owner, creation_order
 from fairlead.model.queries.domain import AttachedObjects

@@ -17,8 +17,8 @@ from fairlead.drivers.interface import Unreachable
 from fairlead.drivers.ovn.southbound.reader import Observe, Reader
 from fairlead.drivers.ovn.southbound.tables import TABLES, SouthboundTables
 from fairlead.drivers.ovsdb.client import ConnectionSynced, ContentChanges, Event, FullContents, Settings, Timing, Tls
-from fairlead.drivers.ovsdb.large import split_rows
 from fairlead.drivers.ovsdb.remotes import Remote
+from fairlead.drivers.ovsdb.split_message import split_rows
 from fairlead.drivers.ovsdb.values import Json
 from fairlead.model.documents.health import Endpoint, Health
 from fairlead.model.queries.statistics import AnnouncedPlace, CountingPlace, Datapath

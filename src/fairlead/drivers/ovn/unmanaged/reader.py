@@ -27,9 +27,9 @@ from fairlead.drivers.ovsdb.client import (
     Timing,
     Tls,
 )
-from fairlead.drivers.ovsdb.large import split_rows
 from fairlead.drivers.ovsdb.protocol import TableMonitor
 from fairlead.drivers.ovsdb.remotes import Remote
+from fairlead.drivers.ovsdb.split_message import split_rows
 from fairlead.drivers.ovsdb.values import Json
 from fairlead.model.documents.addresses import IPAddress
 from fairlead.model.documents.owner import Kind, Owner
