@@ -58,7 +58,7 @@ def main() -> int:
 class Client:
     """A stock client that prints each command."""
 
-    def __init__(self, service: serving.Service, program: Sequence[str] = OPENSTACK) -> None:
+    def __init__(self, service: serving.ServerProcess, program: Sequence[str] = OPENSTACK) -> None:
         self._program = program
         self._environment = {**os.environ, **service.client_environment()}
 
@@ -87,7 +87,7 @@ class Client:
         return made
 
 
-def bring_up() -> tuple[Lab, serving.Service]:
+def bring_up() -> tuple[Lab, serving.ServerProcess]:
     say("Two compute nodes, each with its own Open vSwitch, and OVN's central, in network namespaces")
     if take_down(LAB):
         print(f"{DIM}  an earlier demo was removed{END}")
@@ -115,7 +115,7 @@ def build_networks(client: Client) -> None:
         client.make(f"port create {name} --network {network}", "fixed_ips")
 
 
-def plug_workloads(lab: Lab, service: serving.Service) -> None:
+def plug_workloads(lab: Lab, service: serving.ServerProcess) -> None:
     say("The machines themselves: namespaces plugged in as virtual machines would be")
     places = {**{name: chassis for name, (chassis, _) in MEMBERS.items()}, **{n: c for n, (_, c) in CLIENTS.items()}}
     for name, chassis in places.items():
@@ -243,7 +243,7 @@ def fetch(lab: Lab, client: str, address: str, path: str) -> str:
     return told.split()[0]
 
 
-def show_both_apis(lab: Lab, service: serving.Service, openstack: Client) -> None:
+def show_both_apis(lab: Lab, service: serving.ServerProcess, openstack: Client) -> None:
     """List load balancers made by `openstack` with `incus`, and create one with port ranges."""
     if shutil.which("incus") is None:
         say("LXD's API is left out: there is no `incus` here (package incus-client)")
@@ -266,7 +266,7 @@ def show_both_apis(lab: Lab, service: serving.Service, openstack: Client) -> Non
     print(f"  client3 to tcp {listen}:8005: web1 and web2 answer {render_shares(result)} failed")
 
 
-def finish(lab: Lab, service: serving.Service, vips: dict[str, str], seconds: float) -> None:
+def finish(lab: Lab, service: serving.ServerProcess, vips: dict[str, str], seconds: float) -> None:
     print(
         f"""
 {BOLD}Done in {seconds:.0f} s. Everything still runs. Go on by hand:{END}

@@ -13,7 +13,7 @@ from demo import BINARIES, BOLD, DIM, END, Client, say
 
 from fairlead.lab import LabError, Protocol, Traffic, agents, take_down
 from fairlead.lab import server as serving
-from fairlead.lab.load import Load, LoadResult, RunningLoad, Target
+from fairlead.lab.load import Load, LoadResult, LoadTarget, RunningLoad
 from fairlead.lab.native import Machine, NativeLab
 from fairlead.lab.native.host_declaration import declare
 
@@ -49,7 +49,7 @@ def main() -> int:
     return 0
 
 
-def bring_up() -> tuple[NativeLab, serving.Service, dict[str, agents.Agent]]:
+def bring_up() -> tuple[NativeLab, serving.ServerProcess, dict[str, agents.LabAgent]]:
     say("Three plain Linux hosts and two routers, each with FRR, in network namespaces; no OVN, no Open vSwitch")
     if take_down(LAB):
         print_dim("an earlier demo was removed")
@@ -124,11 +124,11 @@ def show_table(lab: NativeLab, vips: dict[str, str]) -> None:
 
 def steady_load(vips: dict[str, str]) -> Load:
     """Persistent flows, and continuous new ones."""
-    targets = (Target(to=vips["shop"], port=80), Target(to=vips["dns"], port=80, protocol=Protocol.UDP))
+    targets = (LoadTarget(to=vips["shop"], port=80), LoadTarget(to=vips["dns"], port=80, protocol=Protocol.UDP))
     return Load(targets=targets, rate=50, count=5000, held=HELD, seconds=90, period=0.3)
 
 
-def break_routers(lab: NativeLab, vips: dict[str, str], agent: agents.Agent) -> None:
+def break_routers(lab: NativeLab, vips: dict[str, str], agent: agents.LabAgent) -> None:
     say(f"{HELD} flows stay open, 50 new ones begin each second. Meanwhile:")
     with lab.load("client1", steady_load(vips)) as load:
         await_open(lab)
@@ -154,7 +154,7 @@ def break_routers(lab: NativeLab, vips: dict[str, str], agent: agents.Agent) -> 
         show_load(load)
 
 
-def lose_a_host(lab: NativeLab, service: serving.Service, vips: dict[str, str]) -> None:
+def lose_a_host(lab: NativeLab, service: serving.ServerProcess, vips: dict[str, str]) -> None:
     say("A host loses its power: its own flows end, no other does, and new ones go to who is left")
     with lab.load("client1", steady_load(vips)) as load:
         await_open(lab)
@@ -188,7 +188,7 @@ def show_load(load: RunningLoad) -> None:
     print(f"  {sum(seen.held.values())} of {HELD} flows stayed, {seen.opened} began; broken: {broken}", flush=True)
 
 
-def finish(service: serving.Service, vips: dict[str, str], seconds: float) -> None:
+def finish(service: serving.ServerProcess, vips: dict[str, str], seconds: float) -> None:
     print(
         f"""
 {BOLD}Done in {seconds:.0f} s. Everything still runs. Go on by hand:{END}

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from fairlead.lab.errors import CommandFailed
+from fairlead.lab.errors import LabCommandFailed
 from fairlead.lab.port_workloads import Placement, workload_of_port
 from harness.barbican.nodes import NodeWithBarbican, node_with_barbican
 from harness.certificates import Authority, SignedCertificate, key_pem
@@ -90,7 +90,7 @@ class Tenant:
         words = ["curl", "-w", "\n%{http_code} %{http_version}", *self.words(vip, *more)]
         try:
             *body, last = self.place.lab.exec("asks", words).strip().splitlines()
-        except CommandFailed:
+        except LabCommandFailed:
             return "", "", ""
         code, version = last.split()
         return code, version[0], "".join(body)

@@ -21,8 +21,8 @@ from fairlead.model.documents.loadbalancer import (
 )
 from fairlead.model.documents.previous_slot_owners import (
     MAX_MOVED_GROUPS,
-    Service,
     Transition,
+    VipService,
     record_moved_slots,
     services_of,
 )
@@ -76,7 +76,7 @@ def later(old: LoadBalancer, new: LoadBalancer, hours: int = 0, down: frozenset[
     return run_to_completion(record_moved_slots(old, new, down, when))
 
 
-def leads(found: LoadBalancer, version: int = 4, down: frozenset[str] = frozenset()) -> Service:
+def leads(found: LoadBalancer, version: int = 4, down: frozenset[str] = frozenset()) -> VipService:
     return next(each for each in services_of(found, down) if each.vip.version == version)
 
 

@@ -8,10 +8,10 @@ import pytest
 from fairlead.dataplane import haproxy_text
 from fairlead.dataplane.haproxy import Backend, Frontend, HAProxyRow, Process, Server
 from fairlead.dataplane.haproxy_policies import Condition, Policy
-from fairlead.dataplane.haproxy_text import ProcessState, Sockets, assign_all_policy_slots, render, render_files
+from fairlead.dataplane.haproxy_text import ProcessState, ProxySockets, assign_all_policy_slots, render, render_files
 
 PROCESS = Process(network="net", port="p", mac="m", mtu=1400, addresses=(), connections=1, threads=1)
-SOCKETS = Sockets(control="/c", peers="/p")
+SOCKETS = ProxySockets(control="/c", peers="/p")
 POLICY = Policy(action="deny", conditions=(Condition(samples=("path",), matching=("-m", "str"), value="/a"),))
 
 

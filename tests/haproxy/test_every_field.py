@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from fairlead.compilers.haproxy.tls import ALPN, VERSIONS
 from fairlead.compilers.unsupported import Unsupported
 from fairlead.dataplane.haproxy import Process
-from fairlead.dataplane.haproxy_text import CONFIGURATION, Sockets, read_sections, render_files
+from fairlead.dataplane.haproxy_text import CONFIGURATION, ProxySockets, read_sections, render_files
 from fairlead.dataplane.rows import Rows
 from fairlead.drivers.haproxy.secrets import secrets_of
 from fairlead.model.documents.l7 import (
@@ -236,7 +236,7 @@ def configuration(asked: tuple[Listener, Pool]) -> Mapping[str, str]:
     one, its = asked
     rows = rows_of(view([one], [its]))
     process = next(row for row in rows.values() if isinstance(row, Process))
-    return render_files(process, rows.values(), Sockets(control="control", peers="peers"))
+    return render_files(process, rows.values(), ProxySockets(control="control", peers="peers"))
 
 
 CA = Authority()

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 from fairlead.model.documents.owner import Kind
 from fairlead.store import formats
-from fairlead.store.formats import Json, Step
+from fairlead.store.formats import FormatStep, Json
 
 
 def _down(network: Json) -> Json | None:
     return None if network["name"].startswith("new-") else network
 
 
-NEWER: Sequence[Step] = (*formats.STEPS, Step(down={Kind.NETWORK: _down}))
+NEWER: Sequence[FormatStep] = (*formats.STEPS, FormatStep(down={Kind.NETWORK: _down}))

@@ -15,7 +15,7 @@ from immutables import Map
 
 from fairlead.compilers.haproxy import HAPROXY
 from fairlead.dataplane.haproxy import Process
-from fairlead.dataplane.haproxy_text import CONFIGURATION, ProcessState, Sockets, render_files
+from fairlead.dataplane.haproxy_text import CONFIGURATION, ProcessState, ProxySockets, render_files
 from fairlead.dataplane.rows import Rows
 from fairlead.model.documents.addresses import parse_address, parse_network
 from fairlead.model.documents.chassis import Chassis
@@ -103,7 +103,7 @@ def rows_of(snapshot: Snapshot) -> Rows:
 def write_files(rows: Rows, folder: Path, missing: Iterable[Any] = ()) -> Mapping[str, str]:
     """Write the files of the only process to the folder, and return them."""
     process = next(row for row in rows.values() if isinstance(row, Process))
-    sockets = Sockets(control=f"{folder}/control", peers=f"{folder}/peers")
+    sockets = ProxySockets(control=f"{folder}/control", peers=f"{folder}/peers")
     texts = render_files(process, rows.values(), sockets, ProcessState(missing=tuple(missing)))
     for name, text in texts.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)

@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from fairlead.lab import Lab, Protocol, agents
-from fairlead.lab.load import Load, Target
+from fairlead.lab.load import Load, LoadTarget
 from fairlead.lab.server import start, stop
 from harness.lab.members import (
     HTTP,
@@ -45,7 +45,7 @@ def site(lab: Lab) -> Iterator[LabSite]:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def nodes(site: LabSite) -> Iterator[dict[str, agents.Agent]]:
+def nodes(site: LabSite) -> Iterator[dict[str, agents.LabAgent]]:
     """Agents by chassis; a test may replace them."""
     started = {agent.chassis: agent for agent in agents.start(site.lab.layout, site.url)}
     yield started
@@ -54,7 +54,7 @@ def nodes(site: LabSite) -> Iterator[dict[str, agents.Agent]]:
 
 
 def load_to(vip: str) -> Load:
-    target = Target(to=vip, port=80, protocol=Protocol.TCP)
+    target = LoadTarget(to=vip, port=80, protocol=Protocol.TCP)
     return Load(targets=(target,), rate=40, count=12000, held=0, seconds=300, timeout=30)
 
 
@@ -113,7 +113,7 @@ def test_operator_api_lists_members_with_chassis_and_probe_result(site: LabSite)
 
 
 @pytest.mark.extended
-def test_stopped_or_frozen_agents_and_servers_break_no_connection(site: LabSite, nodes: dict[str, agents.Agent]):
+def test_stopped_or_frozen_agents_and_servers_break_no_connection(site: LabSite, nodes: dict[str, agents.LabAgent]):
     """A member is down all the time, and must never receive a connection."""
     layout, listen = site.lab.layout, site.url.removeprefix("http://")
     with site.balancer("pine-v4", MEMBERS, healthmonitor=HTTP) as balancer:

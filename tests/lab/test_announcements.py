@@ -38,7 +38,7 @@ def site(lab: Lab) -> Iterator[LabSite]:
 
 
 @pytest.fixture(scope="module")
-def nodes(site: LabSite) -> Iterator[dict[str, agents.Agent]]:
+def nodes(site: LabSite) -> Iterator[dict[str, agents.LabAgent]]:
     with site.counting() as found:
         yield found
 
@@ -98,7 +98,7 @@ def all_know(site: LabSite, version: int, mac: str) -> None:
 
 @BOTH
 def test_neighbour_caches_follow_creation_and_deletion_of_a_local_ip(
-    site: LabSite, nodes: dict[str, agents.Agent], version: int
+    site: LabSite, nodes: dict[str, agents.LabAgent], version: int
 ):
     owner = port(site, "holder")
     for client in CLIENTS:
@@ -118,7 +118,7 @@ def test_neighbour_caches_follow_creation_and_deletion_of_a_local_ip(
 
 @BOTH
 def test_clients_with_a_cached_owner_mac_reach_the_replica_on_their_chassis(
-    site: LabSite, nodes: dict[str, agents.Agent], version: int
+    site: LabSite, nodes: dict[str, agents.LabAgent], version: int
 ):
     owner = port(site, "holder")
     for client in CLIENTS:
@@ -133,7 +133,7 @@ def test_clients_with_a_cached_owner_mac_reach_the_replica_on_their_chassis(
 @BOTH
 @pytest.mark.extended
 def test_local_ip_changes_made_without_agents_are_announced_on_agent_start(
-    site: LabSite, nodes: dict[str, agents.Agent], version: int
+    site: LabSite, nodes: dict[str, agents.LabAgent], version: int
 ):
     """Both the creation and the deletion of the Local IP are announced later."""
     owner = port(site, "holder")

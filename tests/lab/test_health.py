@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from fairlead.lab import Lab, Protocol, Traffic
-from fairlead.lab.load import Load, Target
+from fairlead.lab.load import Load, LoadTarget
 from fairlead.lab.server import start, stop
 from harness.lab.members import (
     ask,
@@ -95,7 +95,7 @@ def test_dead_member_gets_no_connections_and_regains_its_keys_on_recovery(
         before = keys(site, balancer, protocol)
         assert (len(before), set(before.values())) == (KEYS, set(MEMBERS))
         with dead(site, death, "m1"):
-            target = Target(to=balancer.vip, port=80, protocol=protocol)
+            target = LoadTarget(to=balancer.vip, port=80, protocol=protocol)
             running = stack.enter_context(site.lab.load("near", steady(target)))
             anybody = ask(site, "far", balancer, protocol)
             without = keys(site, balancer, protocol)
@@ -128,7 +128,7 @@ def dead(site: LabSite, death: str, name: str) -> Iterator[None]:
         revive(site, name)
 
 
-def steady(*targets: Target) -> Load:
+def steady(*targets: LoadTarget) -> Load:
     return Load(targets=targets, rate=20, count=6000, held=0, seconds=300, timeout=30)
 
 
@@ -198,12 +198,12 @@ ONCE = {"max_retries": 1, "max_retries_down": 1}
 
 
 @contextmanager
-def local_ips(site: LabSite, *replicas: str) -> Iterator[dict[Target, ForwardedClients]]:
+def local_ips(site: LabSite, *replicas: str) -> Iterator[dict[LoadTarget, ForwardedClients]]:
     """All Local IPs, with the replicas in the order of their age."""
-    made, targets = list[str](), dict[Target, ForwardedClients]()
+    made, targets = list[str](), dict[LoadTarget, ForwardedClients]()
     with httpx.Client(base_url=f"{site.url}/network/v2.0") as client, ExitStack() as stack:
         for led in LED:
-            target = Target(to=site.address(led.owner, led.version), port=PORT, protocol=led.protocol)
+            target = LoadTarget(to=site.address(led.owner, led.version), port=PORT, protocol=led.protocol)
             body = {
                 "local_port_id": port_of(site, led.owner),
                 "local_ip_address": target.to,
@@ -231,9 +231,9 @@ def port_of(site: LabSite, machine: str) -> str:
     return site.lab.workload(machine).port_id
 
 
-def who_answers(site: LabSite, client: str, targets: Iterable[Target]) -> dict[Target, set[str]]:
+def who_answers(site: LabSite, client: str, targets: Iterable[LoadTarget]) -> dict[LoadTarget, set[str]]:
     """Names and errors of the answers of each target."""
-    found = dict[Target, set[str]]()
+    found = dict[LoadTarget, set[str]]()
     for each in targets:
         asked = Traffic(to=each.to, port=PORT, protocol=each.protocol, count=6, concurrency=6, timeout=3)
         result = site.lab.traffic(client, asked)
@@ -241,7 +241,7 @@ def who_answers(site: LabSite, client: str, targets: Iterable[Target]) -> dict[T
     return found
 
 
-def wait_answers(site: LabSite, client: str, wanted: Mapping[Target, str]) -> None:
+def wait_answers(site: LabSite, client: str, wanted: Mapping[LoadTarget, str]) -> None:
     """Wait until the client gets exactly these answers."""
     wait_equal(lambda: who_answers(site, client, wanted), {target: {name} for target, name in wanted.items()})
 
@@ -294,7 +294,7 @@ def test_dead_member_gets_no_connections_after_a_server_restart(site: LabSite):
         end_process(site, "m1")
         wait_members(site, ONLINE=2, ERROR=1)
         site.lab.wait_synced()
-        with site.lab.load("near", steady(Target(to=balancer.vip, port=80))) as running:
+        with site.lab.load("near", steady(LoadTarget(to=balancer.vip, port=80))) as running:
             stop(site.lab.layout, site.service)
             again = start(site.lab.layout, site.url.removeprefix("http://"))
             wait_members(site, ONLINE=2, ERROR=1)

@@ -17,8 +17,8 @@ import pytest
 
 from fairlead.lab import Lab, Protocol, Traffic, agents
 from fairlead.lab.layout import CENTRAL
-from fairlead.lab.load import Load, Target
-from fairlead.lab.server import Service, start, stop
+from fairlead.lab.load import Load, LoadTarget
+from fairlead.lab.server import ServerProcess, start, stop
 from fairlead.model.documents.addresses import derive_mac
 from harness.lab.members import HTTP, end_process, start_process, wait_members
 from harness.lab.site import ACTIVE_TIMEOUT, PORT, CreatedBalancer, LabSite, open_site
@@ -55,7 +55,7 @@ class KilledNodes:
 
     site: LabSite
     processes: dict[str, "subprocess.Popen[bytes]"]
-    service: Service
+    service: ServerProcess
     told: list[str] = field(default_factory=list)
 
     def freeze(self, name: str) -> None:
@@ -173,7 +173,7 @@ def test_random_kills_and_freezes_of_agents_and_server_break_no_connection(site:
         ]
         wait_members(site, ONLINE=2 * len(LIVE), ERROR=2)
         site.lab.wait_synced()
-        targets = tuple(Target(to=each.vip, port=80, protocol=Protocol.TCP) for each in balancers)
+        targets = tuple(LoadTarget(to=each.vip, port=80, protocol=Protocol.TCP) for each in balancers)
         load = Load(targets=targets, rate=30, count=int(90 * SECONDS), held=6, seconds=10 * SECONDS + 300, timeout=30)
         running = [stack.enter_context(site.lab.load(name, load)) for name in CLIENTS]
         wrong = stack.enter_context(statuses_watched(site, balancers))

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from fairlead.lab import Lab, agents
-from fairlead.lab.errors import CommandFailed
+from fairlead.lab.errors import LabCommandFailed
 from harness.certificates import Authority
 from harness.lab.echo_servers import echo_server_at
 from harness.lab.kubernetes import CloudProvider, Service, ServicePort
@@ -69,7 +69,7 @@ class Cluster:
     def ask(self, client: str, url: str, *more: str) -> Any:
         """The node's response with the HTTP version, or the error code; None without a response."""
         words = ["curl", "-sS", "-m", "15", "-w", "\n%{http_code} %{http_version}", *more, url]
-        with suppress(CommandFailed):
+        with suppress(LabCommandFailed):
             body, last = self.site.lab.exec(client, words).rsplit("\n", 1)
             code, version = last.split()
             return {**json.loads(body), "http": version} if code == "200" else {"code": code}

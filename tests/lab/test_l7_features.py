@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from fairlead.lab import Lab, agents
-from fairlead.lab.errors import CommandFailed
+from fairlead.lab.errors import LabCommandFailed
 from harness.lab.echo_servers import echo_server_at
 from harness.lab.request_echo_server import COOKIE
 from harness.lab.site import LabSite, open_site
@@ -188,7 +188,7 @@ def get(site: LabSite, client: str, vip: str, port: int, where: str = "/", *more
     words = ["curl", "-sS", "-m", "9", "-w", "\n%{http_code} %{redirect_url}", *more, url(vip, port, where)]
     try:
         body, last = site.lab.exec(client, words).rsplit("\n", 1)
-    except CommandFailed:
+    except LabCommandFailed:
         return {"code": ""}
     code, _, leads = last.partition(" ")
     told = json.loads(body) if body.startswith("{") else {"text": body}

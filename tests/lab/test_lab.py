@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from fairlead.lab import (
-    ConnectionLost,
     Lab,
+    LabConnectionLost,
     LabError,
     Protocol,
     Traffic,
@@ -30,7 +30,7 @@ from fairlead.lab.errors import InvalidWorkload, LabMismatch, LabNotFound, Missi
 from fairlead.lab.layout import Layout
 from fairlead.lab.namespaces import EPHEMERAL_PORTS
 from fairlead.lab.records import SOURCE_PORTS
-from fairlead.lab.server import Service, stop
+from fairlead.lab.server import ServerProcess, stop
 from harness.lab.labs import assert_nothing_left, lab_name, lab_processes
 from harness.ports import free_port
 from harness.waiting import DEADLINE, wait_until
@@ -181,7 +181,7 @@ def test_a_held_connection_stays_with_its_backend(network: Lab, protocol: Protoc
 
 
 def test_lost_connection_reports_the_kind_of_error(network: Lab) -> None:
-    with pytest.raises(ConnectionLost) as lost, network.hold("w13", Traffic(to="10.0.0.12", port=9)):
+    with pytest.raises(LabConnectionLost) as lost, network.hold("w13", Traffic(to="10.0.0.12", port=9)):
         pass
     assert lost.value.kind == "refused"
 
@@ -446,7 +446,7 @@ def test_command_printed_by_status_restarts_the_server(other: Layout, capsys: py
         assert done.returncode == 0, done.stderr
 
     run("up", "--name", other.name, "--zones", "a,a:b,", "--serve", listen)
-    server = Service(url=f"http://{listen}", folder=other.directory / "fairlead")
+    server = ServerProcess(url=f"http://{listen}", folder=other.directory / "fairlead")
     for _ in range(2):
         stop(other, server)
         capsys.readouterr()

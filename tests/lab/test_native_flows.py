@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from fairlead.lab import Protocol, Traffic
-from fairlead.lab.load import Load, Target
+from fairlead.lab.load import Load, LoadTarget
 from fairlead.lab.native import NativeLab
 from harness.lab.native_hosts import HOSTS, ROUTERS, await_routes, machine
 from harness.lab.native_rows import MEMBER_PORT, NUMBER, PORT, VIPS, write_host_rows
@@ -18,7 +18,7 @@ from harness.waiting import wait_until
 pytestmark = pytest.mark.lab
 
 EVEN = [slot % 3 + 1 for slot in range(256)]
-TARGETS = tuple(Target(to=vip, port=PORT, protocol=protocol) for vip in VIPS for protocol in Protocol)
+TARGETS = tuple(LoadTarget(to=vip, port=PORT, protocol=protocol) for vip in VIPS for protocol in Protocol)
 STEADY = Load(targets=TARGETS, rate=40, count=2000, held=120, seconds=300, period=0.3, timeout=30)
 """120 persistent flows, 30 of each IP version and protocol, with three requests per second; 40 new ones per second."""
 

@@ -15,8 +15,8 @@ from openstack.exceptions import BadRequestException
 
 from fairlead.drivers.haproxy.process import start_time_of
 from fairlead.lab import Protocol, agents
-from fairlead.lab.errors import CommandFailed
-from fairlead.lab.load import Load, Target
+from fairlead.lab.errors import LabCommandFailed
+from fairlead.lab.load import Load, LoadTarget
 from fairlead.lab.native import NativeLab
 from fairlead.lab.processes import end, is_marked
 from fairlead.lab.server import start, stop
@@ -112,7 +112,7 @@ def connects(served: NativeSite, client: str, vip: str, listener_id: str) -> boo
     port = served.cloud.load_balancer.get_listener(listener_id).protocol_port
     try:
         served.lab.exec(client, (sys.executable, "-c", CONNECT, vip, str(port)))
-    except CommandFailed:
+    except LabCommandFailed:
         return False
     return True
 
@@ -189,7 +189,7 @@ def test_tls_is_terminated_on_hosts_and_no_log_contains_a_private_key(served: Na
 def test_rehash_host_drain_and_agent_restart_break_no_proxied_flow(served: NativeSite) -> None:
     with balancer(served, listener(served, "TCP", "n1", "n2", "n3", algorithm="LEAST_CONNECTIONS")) as made:
         await_hosts(served, made, *HOSTS)
-        targets = tuple(Target(to=vip, port=PORT, protocol=Protocol.TCP) for vip in vips(made))
+        targets = tuple(LoadTarget(to=vip, port=PORT, protocol=Protocol.TCP) for vip in vips(made))
         steady = Load(targets=targets, rate=20, count=8000, held=90, seconds=300, period=0.3, timeout=30)
         with served.lab.load("far", steady) as load:
             wait_until(
@@ -228,7 +228,7 @@ def test_server_restart_moves_no_slot(served: NativeSite, keys: Path) -> None:
         await_hosts(served, made, *HOSTS)
         changes = [stack.enter_context(record_changes(served.lab, host)) for host in HOSTS]
         steady = Load(
-            targets=(Target(to=vips(made)[0], port=PORT),), rate=40, count=8000, held=40, seconds=200, timeout=30
+            targets=(LoadTarget(to=vips(made)[0], port=PORT),), rate=40, count=8000, held=40, seconds=200, timeout=30
         )
         with served.lab.load("far", steady) as load:
             stop(layout, served.service)
@@ -270,7 +270,7 @@ def test_internal_port_of_a_proxy_refuses_connections(served: NativeSite) -> Non
         for client in (*CLIENTS, "host1", "host2"):
             for vip in vips(made):
                 where = f"http://[{vip}]:{port}/" if ":" in vip else f"http://{vip}:{port}/"
-                with pytest.raises(CommandFailed, match=r"refused|Couldn't connect"):
+                with pytest.raises(LabCommandFailed, match=r"refused|Couldn't connect"):
                     served.lab.exec(client, ("curl", "-sS", "-m", "15", where))
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from fairlead.dataplane.flow_slot import flow_slot
 from fairlead.lab import Protocol, Traffic
-from fairlead.lab.load import Target
+from fairlead.lab.load import LoadTarget
 from fairlead.model.documents.apportionment import MAX_SLOTS
 from harness.lab.kernel_slots import TRANSPORTS
 from harness.lab.native_hosts import HOSTS, machine
@@ -72,7 +72,7 @@ def test_connection_ratio_matches_weights_within_ten_percent(served: NativeSite)
     with balancer(served, bodies) as made:
         await_announced(served, made, "host1", "host2")
         for vip, protocol in product(vips(made), Protocol):
-            slots = await_slots(served, Target(to=vip, port=PORT, protocol=protocol))
+            slots = await_slots(served, LoadTarget(to=vip, port=PORT, protocol=protocol))
             assert Counter(slots) == {"n1": MAX_SLOTS * HEAVY, "n2": MAX_SLOTS * (1 - HEAVY)}
             for client in CLIENTS:
                 answered = send(served, client, vip, protocol, ceil(ENOUGH / 4), slots)
@@ -112,7 +112,7 @@ def test_ten_members_differ_by_one_slot_and_connections_follow_the_slots(served:
     with ten(served) as members, balancer(served, members) as made:
         await_announced(served, made, *HOSTS)
         for vip, protocol in product(vips(made), Protocol):
-            slots = await_slots(served, Target(to=vip, port=PORT, protocol=protocol))
+            slots = await_slots(served, LoadTarget(to=vip, port=PORT, protocol=protocol))
             assert sorted(Counter(slots).values()) == [25] * 4 + [26] * 6, (vip, protocol)
             for client in CLIENTS:
                 answered = send(served, client, vip, protocol, EACH, slots)

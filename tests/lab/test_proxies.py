@@ -17,7 +17,7 @@ import pytest
 from fairlead.drivers.haproxy.metrics import CACHE_SECONDS
 from fairlead.drivers.haproxy.process import start_time_of
 from fairlead.lab import Lab, agents
-from fairlead.lab.errors import CommandFailed
+from fairlead.lab.errors import LabCommandFailed
 from fairlead.lab.server import start, stop
 from harness.lab.members import cut_cable, mend_cable
 from harness.lab.proxied import OPTIONS, get
@@ -49,7 +49,7 @@ def site(lab: Lab) -> Iterator[LabSite]:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def nodes(site: LabSite) -> Iterator[dict[str, agents.Agent]]:
+def nodes(site: LabSite) -> Iterator[dict[str, agents.LabAgent]]:
     started = {agent.chassis: agent for agent in agents.start(site.lab.layout, site.url)}
     yield started
     for agent in started.values():
@@ -59,7 +59,7 @@ def nodes(site: LabSite) -> Iterator[dict[str, agents.Agent]]:
 def serves(site: LabSite, client: str, vip: str, path: str = "/", *more: str) -> bool:
     try:
         return get(site, client, vip, path, *more)[0] == "200"
-    except CommandFailed:
+    except LabCommandFailed:
         return False
 
 
@@ -202,7 +202,7 @@ def test_killed_proxy_is_restarted_while_its_node_is_served(site: LabSite):
 
 
 @pytest.mark.extended
-def test_clients_of_a_node_without_agent_and_proxy_use_the_other_node(site: LabSite, nodes: dict[str, agents.Agent]):
+def test_clients_of_a_node_without_agent_and_proxy_use_the_other_node(site: LabSite, nodes: dict[str, agents.LabAgent]):
     """Nobody is left there who could say that it serves no more, and nobody starts another one."""
     with web(site) as balancer:
         agent, proxy = nodes["chassis1"].process, processes(site)["chassis1"]
@@ -238,7 +238,7 @@ def test_frozen_proxy_is_bypassed_and_then_replaced(site: LabSite):
 
 
 @pytest.mark.extended
-def test_proxies_outlive_a_stopped_agent(site: LabSite, nodes: dict[str, agents.Agent]):
+def test_proxies_outlive_a_stopped_agent(site: LabSite, nodes: dict[str, agents.LabAgent]):
     with web(site) as balancer:
         before = processes(site)
         nodes["chassis1"].stop()
@@ -334,7 +334,7 @@ def shown(site: LabSite, balancer: CreatedBalancer, wanted: Counter[str]) -> Non
 
 @pytest.mark.parametrize("version", [4, 6])
 def test_bytes_and_connections_of_proxied_clients_are_counted_once(
-    site: LabSite, nodes: dict[str, agents.Agent], version: int
+    site: LabSite, nodes: dict[str, agents.LabAgent], version: int
 ):
     """On both nodes, over members that change, processes that are replaced and killed, and agents that begin anew."""
     with web(site, version) as balancer:
@@ -404,7 +404,7 @@ def scrape(site: LabSite, client: str, vip: str) -> str:
     try:
         host = f"[{vip}]" if ":" in vip else vip
         return site.lab.exec(client, ["curl", "-sSf", "-m", "15", f"http://{host}:9100/metrics"])
-    except CommandFailed:
+    except LabCommandFailed:
         return ""
 
 
@@ -442,7 +442,7 @@ def test_proxy_sends_no_requests_to_a_member_that_fails_its_monitor(site: LabSit
 def answer(site: LabSite, balancer: CreatedBalancer) -> str:
     try:
         return get(site, "near", balancer.vip)[1]
-    except CommandFailed:
+    except LabCommandFailed:
         return ""
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from fairlead.drivers.haproxy.process import start_time_of
 from fairlead.lab import Lab, agents
-from fairlead.lab.errors import CommandFailed
+from fairlead.lab.errors import LabCommandFailed
 from fairlead.lab.port_workloads import Placement, workload_of_port
 from harness.lab.periodic_connections import ConnectionResult, periodic_connections
 from harness.lab.proxied import OPTIONS, get
@@ -61,7 +61,7 @@ def site(lab: Lab) -> Iterator[LabSite]:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def nodes(site: LabSite) -> Iterator[dict[str, agents.Agent]]:
+def nodes(site: LabSite) -> Iterator[dict[str, agents.LabAgent]]:
     started = {agent.chassis: agent for agent in agents.start(site.lab.layout, site.url)}
     yield started
     for agent in started.values():
@@ -112,7 +112,7 @@ def led(
 
 def answer(site: LabSite, client: str, vip: str) -> str:
     """Name of the member or a status code; empty without a response."""
-    with suppress(CommandFailed):
+    with suppress(LabCommandFailed):
         code, who = get(site, client, vip)
         return who if code == "200" else code
     return ""
@@ -177,7 +177,7 @@ def test_floating_ip_reaches_proxies(site: LabSite):
 @pytest.mark.parametrize("version", [4, 6])
 @pytest.mark.extended
 def test_client_is_served_after_its_proxy_is_killed_or_its_agent_freezes(
-    site: LabSite, nodes: dict[str, agents.Agent], version: int, how: str
+    site: LabSite, nodes: dict[str, agents.LabAgent], version: int, how: str
 ):
     with led(site, "dora", f"dora-v{version}", version, protocol="TCP", connection_limit=1000) as balancer:
         served(site, {("dora-client", balancer.vip): "dora-web"})

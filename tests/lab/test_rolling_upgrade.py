@@ -11,8 +11,8 @@ import httpx
 import pytest
 
 from fairlead.lab import Protocol
-from fairlead.lab.load import Load, Target, sum_results
-from fairlead.lab.server import Service
+from fairlead.lab.load import Load, LoadTarget, sum_results
+from fairlead.lab.server import ServerProcess
 from harness.lab.labs import lab_of
 from harness.lab.rolling import (
     HELD,
@@ -51,7 +51,9 @@ def test_servers_are_upgraded_and_downgraded_without_broken_connections(machine:
         for place in places:
             stack.callback(place.stack.close)
         one, other = (place.start(OLDER) for place in places)
-        site = LabSite(lab=lab, service=Service(url=one.url, folder=tmp_path), cloud=connect(one.url), url=one.url)
+        site = LabSite(
+            lab=lab, service=ServerProcess(url=one.url, folder=tmp_path), cloud=connect(one.url), url=one.url
+        )
         stack.callback(site.cloud.close)
         site.network("rolling", "10.0.0.0/24", "fd00:a::/64")
         site.machines("rolling", MEMBERS, serve=[PORT])
@@ -63,7 +65,7 @@ def test_servers_are_upgraded_and_downgraded_without_broken_connections(machine:
         ]
         rows = site.our_rows()
         targets = tuple(
-            Target(to=each.vip, port=80, protocol=kind)
+            LoadTarget(to=each.vip, port=80, protocol=kind)
             for each, kind in zip(balancers, [Protocol.TCP, Protocol.UDP] * 2, strict=True)
         )
         writer = Writer(urls=[one.url, other.url], balancer=balancers[0].id)

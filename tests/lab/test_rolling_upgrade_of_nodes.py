@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from fairlead.lab import Lab, Protocol, agents
-from fairlead.lab.load import Target, sum_results
-from fairlead.lab.server import Service
+from fairlead.lab.load import LoadTarget, sum_results
+from fairlead.lab.server import ServerProcess
 from harness.etcd import etcd_cluster
 from harness.lab.labs import lab_of
 from harness.lab.rolling import HELD, MEMBERS, NEWER, OLDER, ReleaseServers, Writer, await_more_writes, load_of, writing
@@ -44,7 +44,7 @@ class Nodes:
     counted: list[CreatedBalancer]
     closed: Iterator[int] = field(default_factory=lambda: count(9000))
     """Ports of members without a listening process."""
-    running: dict[str, agents.Agent] = field(default_factory=dict)
+    running: dict[str, agents.LabAgent] = field(default_factory=dict)
 
     def replace(self, chassis: str, program: str) -> None:
         urls, path = ",".join(each.url for each in self.servers), {"PYTHONPATH": str(TESTS)}
@@ -96,7 +96,9 @@ def test_servers_and_agents_are_upgraded_without_broken_connections(machine: Non
         for place in (later, *places):
             stack.callback(place.stack.close)
         one, other = (place.start(OLDER) for place in places)
-        site = LabSite(lab=lab, service=Service(url=one.url, folder=tmp_path), cloud=connect(one.url), url=one.url)
+        site = LabSite(
+            lab=lab, service=ServerProcess(url=one.url, folder=tmp_path), cloud=connect(one.url), url=one.url
+        )
         stack.callback(site.cloud.close)
         site.network("nodes", "10.0.0.0/24", "fd00:a::/64")
         site.machines("nodes", MEMBERS, serve=[PORT])
@@ -111,7 +113,7 @@ def test_servers_and_agents_are_upgraded_without_broken_connections(machine: Non
         for chassis in MEMBERS.values():
             nodes.replace(chassis, OLDER)
         targets = [
-            Target(to=each.vip, port=80, protocol=PROTOCOLS[kind])
+            LoadTarget(to=each.vip, port=80, protocol=PROTOCOLS[kind])
             for each, (kind, _) in zip(balancers, KINDS, strict=True)
         ]
         writer = Writer(urls=[one.url, other.url], balancer=balancers[0].id)

@@ -14,7 +14,7 @@ import pytest
 
 from fairlead.lab import Lab, Protocol, Traffic, agents, processes
 from fairlead.lab.chassis import UPLINK
-from fairlead.lab.load import Load, LoadResult, RunningLoad, Target
+from fairlead.lab.load import Load, LoadResult, LoadTarget, RunningLoad
 from harness.lab.members import end_process, start_process, wait_members
 from harness.lab.site import CreatedBalancer, LabSite, open_site
 from harness.waiting import wait_equal, wait_until
@@ -48,7 +48,7 @@ def site(lab: Lab) -> Iterator[LabSite]:
 
 
 @pytest.fixture(scope="module")
-def nodes(site: LabSite) -> Iterator[dict[str, agents.Agent]]:
+def nodes(site: LabSite) -> Iterator[dict[str, agents.LabAgent]]:
     started = {
         each.chassis: each for each in agents.start(site.lab.layout, site.url, agents.settings(heartbeat=HEARTBEAT))
     }
@@ -84,7 +84,7 @@ def asking(site: LabSite, balancers: tuple[CreatedBalancer, ...], seconds: float
         running = []
         for tenant in ("cedar", "yew"):
             own = [(kind, each) for kind, each in zip(KINDS, balancers, strict=True) if kind[0] == tenant]
-            to = tuple(Target(to=each.vip, port=80, protocol=protocol) for (_, _, protocol, _), each in own)
+            to = tuple(LoadTarget(to=each.vip, port=80, protocol=protocol) for (_, _, protocol, _), each in own)
             load = Load(targets=to, rate=20, count=int(20 * seconds), held=0, seconds=seconds, timeout=30)
             running.append(stack.enter_context(site.lab.load(f"{tenant}3", load)))
         yield running
@@ -147,7 +147,7 @@ def without_power(lab: Lab, chassis: str) -> Iterator[None]:
 
 
 def test_members_on_a_node_without_power_are_down_until_the_node_returns(
-    site: LabSite, nodes: dict[str, agents.Agent], balancers: tuple[CreatedBalancer, ...]
+    site: LabSite, nodes: dict[str, agents.LabAgent], balancers: tuple[CreatedBalancer, ...]
 ):
     begun = mark(site)
     with without_power(site.lab, "chassis2"):
@@ -170,7 +170,7 @@ def test_members_on_a_node_without_power_are_down_until_the_node_returns(
 
 @pytest.mark.parametrize("how", ["killed", "frozen"])
 def test_killed_or_frozen_agent_marks_no_member_down(
-    site: LabSite, nodes: dict[str, agents.Agent], balancers: tuple[CreatedBalancer, ...], how: str
+    site: LabSite, nodes: dict[str, agents.LabAgent], balancers: tuple[CreatedBalancer, ...], how: str
 ):
     agent, begun = nodes["chassis2"], mark(site)
     with asking(site, balancers, 300) as running:
@@ -199,7 +199,7 @@ def test_killed_or_frozen_agent_marks_no_member_down(
     site.lab.wait_synced()
 
 
-def test_member_address_without_an_ovn_port_is_probed_by_one_node(site: LabSite, nodes: dict[str, agents.Agent]):
+def test_member_address_without_an_ovn_port_is_probed_by_one_node(site: LabSite, nodes: dict[str, agents.LabAgent]):
     """A machine has a second address without a port in OVN."""
     network = site.cloud.network.find_network("cedar", ignore_missing=False)
     port = site.cloud.network.find_port("cedar2", network_id=network.id)

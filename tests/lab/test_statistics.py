@@ -7,7 +7,7 @@ import pytest
 from openstack.exceptions import HttpException
 
 from fairlead.lab import Lab, Protocol, Traffic, agents
-from fairlead.lab.server import Service, start, stop
+from fairlead.lab.server import ServerProcess, start, stop
 from harness.lab.site import ACTIVE_TIMEOUT, PORT, CreatedBalancer, LabSite, open_site
 from harness.waiting import wait_equal, wait_until
 
@@ -19,9 +19,9 @@ FIELDS = ("active_connections", "bytes_in", "bytes_out", "request_errors", "tota
 
 
 @pytest.fixture(scope="module")
-def restarted() -> Iterator[list[Service]]:
+def restarted() -> Iterator[list[ServerProcess]]:
     """Servers that replace the first one. At the end the processes of all of them have exited."""
-    servers: list[Service] = []
+    servers: list[ServerProcess] = []
     yield servers
     for server in servers:
         assert server.process is not None
@@ -29,7 +29,7 @@ def restarted() -> Iterator[list[Service]]:
 
 
 @pytest.fixture(scope="module")
-def bare(lab: Lab, restarted: list[Service]) -> Iterator[LabSite]:
+def bare(lab: Lab, restarted: list[ServerProcess]) -> Iterator[LabSite]:
     """Members and `near` on ochre, `far` on mauve across a router."""
     site = open_site(lab, **COUNTED)
     site.network("ochre", "10.0.0.0/24", "fd00:a::/64")
@@ -45,14 +45,14 @@ def bare(lab: Lab, restarted: list[Service]) -> Iterator[LabSite]:
 
 
 @pytest.fixture(scope="module")
-def nodes(bare: LabSite) -> Iterator[dict[str, agents.Agent]]:
+def nodes(bare: LabSite) -> Iterator[dict[str, agents.LabAgent]]:
     """An agent on each chassis."""
     with bare.counting() as agents_:
         yield agents_
 
 
 @pytest.fixture(scope="module")
-def site(bare: LabSite, nodes: dict[str, agents.Agent]) -> LabSite:
+def site(bare: LabSite, nodes: dict[str, agents.LabAgent]) -> LabSite:
     return bare
 
 
@@ -245,7 +245,7 @@ def test_identical_vips_of_two_tenants_are_counted_separately(site: LabSite):
 
 
 def test_counters_survive_agent_kills_and_a_server_restart(
-    site: LabSite, nodes: dict[str, agents.Agent], restarted: list[Service]
+    site: LabSite, nodes: dict[str, agents.LabAgent], restarted: list[ServerProcess]
 ):
     layout = site.lab.layout
     with site.balancer("ochre-v4", ["o1", "o2"]) as balancer:

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from fairlead.lab import Protocol
-from fairlead.lab.load import Load, Target, sum_results
+from fairlead.lab.load import Load, LoadTarget, sum_results
 from harness.lab.labs import lab_of
 from harness.lab.site import PORT, LabSite, open_site
 from harness.waiting import pause
@@ -132,7 +132,7 @@ def test_takeover_from_the_stock_provider_breaks_no_connection(scene: Scene):
     lab = scene.site.lab
     stock = make_stock(scene)
     body = stock.body(scene.site)
-    targets = tuple(Target(to=vip, port=80, protocol=protocol) for vip in stock.vips for protocol in Protocol)
+    targets = tuple(LoadTarget(to=vip, port=80, protocol=protocol) for vip in stock.vips for protocol in Protocol)
     load = Load(targets=targets, rate=RATE, count=RATE * 60, held=HELD, seconds=300, period=0.5, timeout=30)
     with ExitStack() as stack:
         running = [stack.enter_context(lab.load(client, load)) for client in CLIENTS]

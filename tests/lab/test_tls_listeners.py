@@ -13,7 +13,7 @@ import pytest
 from openstack.exceptions import BadRequestException
 
 from fairlead.lab import Lab, agents
-from fairlead.lab.errors import CommandFailed
+from fairlead.lab.errors import LabCommandFailed
 from harness.certificates import Authority, SignedCertificate, key_pem
 from harness.lab.site import CURL, CreatedBalancer, LabSite, codes, open_site
 from harness.waiting import wait_equal, wait_until
@@ -121,7 +121,7 @@ def get(site: LabSite, keys: Path, vip: str, *more: str, client: str = "asks") -
 def code(site: LabSite, keys: Path, vip: str, *more: str, client: str = "asks") -> str:
     try:
         return get(site, keys, vip, *more, client=client)[0]
-    except CommandFailed:
+    except LabCommandFailed:
         return ""
 
 
@@ -235,7 +235,7 @@ def leads(site: LabSite, keys: Path, balancer: CreatedBalancer, name: str) -> st
     words = ["curl", "-sS", "-m", "15", "-o", "/dev/null", "-w", "%{redirect_url}", *shows, "https://web.example/"]
     try:
         return site.lab.exec("asks", words)
-    except CommandFailed:
+    except LabCommandFailed:
         return None
 
 
@@ -282,7 +282,7 @@ def test_https_passthrough_terminates_tls_at_the_member(site: LabSite, keys: Pat
 def _printed(site: LabSite, words: list[str]) -> str:
     try:
         return site.lab.exec("asks", words)
-    except CommandFailed:
+    except LabCommandFailed:
         return ""
 
 

@@ -15,9 +15,9 @@ import openstack
 import openstack.connection
 import pytest
 
-from fairlead.lab import ConnectionLost, Lab, Protocol, Traffic
-from fairlead.lab.load import Load, LoadResult, RunningLoad, Target, sum_results
-from fairlead.lab.server import Service
+from fairlead.lab import Lab, LabConnectionLost, Protocol, Traffic
+from fairlead.lab.load import Load, LoadResult, LoadTarget, RunningLoad, sum_results
+from fairlead.lab.server import ServerProcess
 from harness.lab.northbound import OvnNorthd, monitoring, unreliable_northbound
 from harness.lab.servers import FairleadProcess, rows_of, serving
 from harness.lab.site import PORT, CreatedBalancer, LabSite
@@ -68,10 +68,10 @@ class Scene:
     site: LabSite
     balancers: Sequence[CreatedBalancer]
 
-    def targets(self) -> tuple[Target, ...]:
+    def targets(self) -> tuple[LoadTarget, ...]:
         protocols = [protocol for _, protocol in KINDS]
         return tuple(
-            Target(to=balancer.vip, port=80, protocol=protocol)
+            LoadTarget(to=balancer.vip, port=80, protocol=protocol)
             for balancer, protocol in zip(self.balancers, protocols, strict=True)
         )
 
@@ -98,7 +98,7 @@ def scene(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]
         server = first.enter_context(serving(lab, folder, port=port, FAIRLEAD_OVN_OWNER_TAG="traffic"))
         home = ServerHost(lab=lab, folder=folder, port=port, stack=first, server=server)
         site = LabSite(
-            lab=lab, service=Service(url=server.url, folder=folder), cloud=connect(server.url), url=server.url
+            lab=lab, service=ServerProcess(url=server.url, folder=folder), cloud=connect(server.url), url=server.url
         )
         stack.callback(site.cloud.close)
         stack.callback(clear, site, home)
@@ -183,7 +183,7 @@ def test_load_detects_broken_connections(scene: Scene, lab: Lab):
     """Precondition of the other tests: the load detects broken connections."""
     with ExitStack() as stack:
         balancer = stack.enter_context(scene.site.balancer("blue-v4", ["m0"]))
-        target = Target(to=balancer.vip, port=80)
+        target = LoadTarget(to=balancer.vip, port=80)
         load = Load(targets=(target,), rate=20, count=600, held=5, seconds=60, timeout=0.5, period=0.1)
         running = stack.enter_context(lab.load("near1", load))
         own = stack.enter_context(lab.hold("near1", Traffic(to=balancer.vip, port=80, timeout=3 * load.timeout)))
@@ -194,7 +194,7 @@ def test_load_detects_broken_connections(scene: Scene, lab: Lab):
         assert refused.errors == {"refused": 1}
         lab.exec("m0", ["ip", "route", "add", "blackhole", scene.site.address("near1")])
         try:
-            with pytest.raises(ConnectionLost):  # after three times the timeout of the load
+            with pytest.raises(LabConnectionLost):  # after three times the timeout of the load
                 own.exchange("after")
             result = running.stop()
         finally:

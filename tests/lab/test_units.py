@@ -21,7 +21,7 @@ import pytest
 import harness.systemd_sandbox
 from fairlead.lab import Lab, Traffic, namespaces
 from fairlead.lab.layout import CENTRAL
-from fairlead.lab.server import Service, start, stop
+from fairlead.lab.server import ServerProcess, start, stop
 from harness.lab.members import HTTP, end_process, start_process
 from harness.lab.site import ACTIVE_TIMEOUT, PORT, CreatedBalancer, LabSite, open_site
 from harness.ports import free_port
@@ -31,7 +31,7 @@ from harness.waiting import wait_equal, wait_until
 UNITS = Path(__file__).parents[2] / "packaging" / "systemd"
 NODE = "chassis1"
 MEMBERS = ("u1", "u2")
-RESTARTED: list[Service] = []
+RESTARTED: list[ServerProcess] = []
 """Servers that replaced the first one of the site."""
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fairlead.lab import agents
-from fairlead.lab.errors import CommandFailed
+from fairlead.lab.errors import LabCommandFailed
 from harness.neutron_lab.cloud import PORT, OpenStackOnLab
 from harness.neutron_lab.rows import differences, read_neutron_rows
 from harness.octavia_plugin.cloud import PASSWORD, USER
@@ -95,7 +95,7 @@ def balancer(stack: OpenStackOnLab, name: str, version: int = 4) -> Iterator[Any
 def get(stack: OpenStackOnLab, client: str, vip: str, path: str = "/") -> str:
     """Name of the member or a status code; empty without a response."""
     url = f"http://[{vip}]{path}" if ":" in vip else f"http://{vip}{path}"
-    with suppress(CommandFailed):
+    with suppress(LabCommandFailed):
         said = stack.lab.exec(client, ["curl", "-sS", "-m", "30", "-w", "\n%{http_code}", url]).strip()
         body, _, code = said.rpartition("\n")
         return body.strip() if code == "200" else code

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fairlead.lab.load import Load, Target, sum_results
+from fairlead.lab.load import Load, LoadTarget, sum_results
 from harness.neutron_lab.cloud import OpenStackOnLab
 from harness.neutron_lab.rows import read
 from harness.waiting import wait_equal
@@ -68,7 +68,7 @@ def test_takeover_on_neutron_networks_breaks_no_connection(stack: OpenStackOnLab
     other, web = make_stock(stack, "old-other"), make_stock(stack, "old-web")
     before = others(stack, other.id)
     assert before["Load_Balancer"]
-    load = Load(targets=(Target(to=web.vip_address, port=80),), rate=RATE, count=10_000, held=HELD, seconds=240)
+    load = Load(targets=(LoadTarget(to=web.vip_address, port=80),), rate=RATE, count=10_000, held=HELD, seconds=240)
     with ExitStack() as running:
         loads = [running.enter_context(stack.lab.load(client, load)) for client in CLIENTS]
         said = json.loads(stack.octavia.run("adopt", "--json", "old-web"))

@@ -25,7 +25,7 @@ from fairlead.node.identity import (
     read_identity,
     renew,
 )
-from fairlead.server.authority import OWN_FILE, Authority
+from fairlead.server.authority import OWN_FILE, NodeAuthority
 from harness.agents import running
 from harness.nodes import NodesDeployment, play
 from harness.reports import REPORT
@@ -299,13 +299,13 @@ def test_node_names_are_validated():
 
 
 def test_servers_with_the_same_ca_file_share_one_authority(tmp_path: Path):
-    first, second = (Authority(tmp_path / "ca.pem", timedelta(days=1)) for _ in range(2))
+    first, second = (NodeAuthority(tmp_path / "ca.pem", timedelta(days=1)) for _ in range(2))
     assert first.fingerprint == second.fingerprint
     with pytest.raises(OSError, match="No such file"):
-        Authority(tmp_path / "none.pem", timedelta(days=1), make=False)
+        NodeAuthority(tmp_path / "none.pem", timedelta(days=1), make=False)
     (tmp_path / "bad.pem").write_text("nonsense")
     with pytest.raises(OSError, match="is not a certificate and its key"):
-        Authority(tmp_path / "bad.pem", timedelta(days=1))
+        NodeAuthority(tmp_path / "bad.pem", timedelta(days=1))
 
 
 def test_missing_identity_file_is_none_and_a_bad_one_is_an_error(tmp_path: Path):

@@ -15,7 +15,7 @@ from fairlead.model.registry.kinds import KINDS, owner_of
 from fairlead.model.snapshot import Snapshot
 from fairlead.store import formats
 from fairlead.store.codec import BadDocument, decode, encode
-from fairlead.store.formats import NewerDocument, Step, with_format
+from fairlead.store.formats import FormatStep, NewerDocument, with_format
 from fairlead.store.model import Model
 from fairlead.store.sqlite import SqliteStore
 from harness import goldens
@@ -99,12 +99,12 @@ def test_next_release_writes_the_current_format_while_lossless():
 
 
 def test_downgrade_steps_apply_while_lossless(monkeypatch: pytest.MonkeyPatch):
-    def without(name: str) -> Step:
+    def without(name: str) -> FormatStep:
         def down(document: formats.Json) -> formats.Json | None:
             rest = {key: value for key, value in document.items() if key != name}
             return None if document[name] else rest
 
-        return Step(up={Kind.NETWORK: lambda found: {**found, name: 0}}, down={Kind.NETWORK: down})
+        return FormatStep(up={Kind.NETWORK: lambda found: {**found, name: 0}}, down={Kind.NETWORK: down})
 
     monkeypatch.setattr(formats, "STEPS", (*formats.STEPS, without("a"), without("b")))
     said = [

@@ -37,7 +37,7 @@ _SECTIONS = frozenset({"global", "defaults", "peers", "frontend", "backend"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sockets:
+class ProxySockets:
     """Absolute paths of a process's Unix sockets; each process has its own."""
 
     control: str
@@ -65,7 +65,7 @@ NO_STATE = ProcessState()
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class TextPart:
     """Section of the configuration, or map of a frontend."""
 
     source: tuple[object, ...]
@@ -73,12 +73,12 @@ class Part:
     text: str
 
 
-Parts: TypeAlias = Mapping[str, Part]
+Parts: TypeAlias = Mapping[str, TextPart]
 """Parts of a process's files, by name. Parts with the same source are not rendered again."""
 
 
 def render_files(
-    process: AnyProcess, rows: Iterable[HAProxyRow], sockets: Sockets, held: ProcessState = NO_STATE
+    process: AnyProcess, rows: Iterable[HAProxyRow], sockets: ProxySockets, held: ProcessState = NO_STATE
 ) -> Mapping[str, str]:
     """Map relative paths to contents: all files of this process except secrets. Rows of other processes are ignored.
     Raises Unwritable."""
@@ -86,7 +86,7 @@ def render_files(
 
 
 def render(
-    process: AnyProcess, rows: Iterable[HAProxyRow], sockets: Sockets, held: ProcessState, known: Parts
+    process: AnyProcess, rows: Iterable[HAProxyRow], sockets: ProxySockets, held: ProcessState, known: Parts
 ) -> tuple[Mapping[str, str], Parts]:
     """Return `files`, and their parts for the next call. Only parts that differ from the `known` ones are rendered.
     Raises Unwritable."""
@@ -95,11 +95,11 @@ def render(
     backends = _backends(process, found, held.missing)
     frontends = sorted(loadable_frontends(process, found, held.missing), key=lambda row: row.name)
     slots = assign_all_policy_slots(held.slots, {each.name: each.desired_policies for each in frontends})
-    parts = dict[str, Part]()
+    parts = dict[str, TextPart]()
 
     def part(name: str, source: tuple[object, ...], make: Callable[[], str]) -> str:
         old = known.get(name)
-        parts[name] = found = old if old is not None and old.source == source else Part(source, make())
+        parts[name] = found = old if old is not None and old.source == source else TextPart(source, make())
         return found.text
 
     def frontend(row: Frontend) -> str:
@@ -182,7 +182,7 @@ def _servers(rows: Iterable[HAProxyRow]) -> Mapping[str, tuple[Server, ...]]:
     return defaultdict(tuple, ordered)
 
 
-def _first_sections(backends: Collection[Backend], sockets: Sockets) -> Iterator[tuple[Line, ...]]:
+def _first_sections(backends: Collection[Backend], sockets: ProxySockets) -> Iterator[tuple[Line, ...]]:
     """Yield the sections between `global` and the first frontend."""
     yield ("defaults",), ("option", "redispatch"), ("retries", "3"), ("option", "dontlognull"), ("option", "contstats")
     tables = sorted({backend.table for backend in backends if backend.table})
@@ -193,7 +193,7 @@ def _has_metrics(row: Frontend) -> bool:
     return ("default_backend", METRICS) in row.lines
 
 
-def _metrics(sockets: Sockets) -> Iterator[tuple[Line, ...]]:
+def _metrics(sockets: ProxySockets) -> Iterator[tuple[Line, ...]]:
     """Sections for metrics: the process's own exporter for the agent, and the agent's exporter by Octavia's names.
 
     At most two requests to the agent run concurrently.
@@ -217,7 +217,7 @@ def _metrics(sockets: Sockets) -> Iterator[tuple[Line, ...]]:
     )
 
 
-def _global(process: AnyProcess, sockets: Sockets, outlives: int) -> tuple[Line, ...]:
+def _global(process: AnyProcess, sockets: ProxySockets, outlives: int) -> tuple[Line, ...]:
     socket = ("stats", "socket", f"unix@{sockets.control}", "mode", "600", "level", "admin", "expose-fd", "listeners")
     return (
         ("global",),

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from fairlead.lab.client import Failure, Protocol, Traffic, TrafficResult
-    from fairlead.lab.errors import ConnectionLost, LabError
+    from fairlead.lab.errors import LabConnectionLost, LabError
     from fairlead.lab.held_connection import HeldConnection
     from fairlead.lab.lab import Lab, names, require_machine, take_down
     from fairlead.lab.status import LabStatus
     from fairlead.lab.workload import Workload
 
 __all__ = [
-    "ConnectionLost",
     "Failure",
     "HeldConnection",
     "Lab",
+    "LabConnectionLost",
     "LabError",
     "LabStatus",
     "Protocol",
@@ -35,7 +35,7 @@ __all__ = [
 
 _PLACES = {
     "client": ("Failure", "Protocol", "Traffic", "TrafficResult"),
-    "errors": ("ConnectionLost", "LabError"),
+    "errors": ("LabConnectionLost", "LabError"),
     "held_connection": ("HeldConnection",),
     "lab": ("Lab", "names", "require_machine", "take_down"),
     "status": ("LabStatus",),

@@ -17,7 +17,7 @@ from fairlead.lab import processes, records
 from fairlead.lab.errors import LabError
 from fairlead.lab.layout import Layout
 from fairlead.lab.processes import LAB_VARIABLE
-from fairlead.lab.records import Dataplane
+from fairlead.lab.records import LabDataplane
 
 STOP_TIMEOUT = 10.0
 HEARTBEAT_INTERVAL, SECRET_REFRESH_INTERVAL = 5, 60
@@ -27,7 +27,7 @@ NO_ENVIRONMENT: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class Agent:
+class LabAgent:
     """A running agent, which `stop` or the end of the lab terminates."""
 
     layout: Layout
@@ -40,7 +40,7 @@ class Agent:
         self.process.wait(timeout=STOP_TIMEOUT)
 
 
-def start(layout: Layout, url: str, more: Mapping[str, str] = NO_ENVIRONMENT) -> list[Agent]:
+def start(layout: Layout, url: str, more: Mapping[str, str] = NO_ENVIRONMENT) -> list[LabAgent]:
     """Start agents for this server's URL on every chassis. Earlier agents are ended first; their counters are kept."""
     return [start_one(layout, url, name, more) for name in records.read_chassis(layout)]
 
@@ -63,7 +63,7 @@ def start_one(
     more: Mapping[str, str] = NO_ENVIRONMENT,
     *,
     program: str = processes.COMMAND_MODULE,
-) -> Agent:
+) -> LabAgent:
     """Start the agent of one chassis, with `more` in its environment."""
     if not layout.node_directory(chassis).exists():
         raise LabError(f"there is no chassis {chassis}")
@@ -83,12 +83,12 @@ def start_one(
         **more,
     }
     within = ""
-    if records.find_dataplane(layout) is Dataplane.NATIVE:
+    if records.find_dataplane(layout) is LabDataplane.NATIVE:
         environment |= {"FAIRLEAD_AGENT_HOST": chassis}
         within = layout.namespace(chassis)
     process = processes.launch("agent", environment, log, program, within=within)
     _file(layout, chassis, "pid").write_text(str(process.pid))
-    return Agent(layout, chassis, process)
+    return LabAgent(layout, chassis, process)
 
 
 def _proxy_directory(layout: Layout, chassis: str) -> Path:

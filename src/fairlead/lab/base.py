@@ -12,7 +12,7 @@ from fairlead.lab import load, records
 from fairlead.lab.client import Traffic, TrafficResult
 from fairlead.lab.held_connection import HeldConnection, holding
 from fairlead.lab.layout import Layout
-from fairlead.lab.processes import RUN_TIMEOUT, Command, run
+from fairlead.lab.processes import RUN_TIMEOUT, LabCommand, run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +24,7 @@ class LabBase(ABC):
         return self.layout.name
 
     @abstractmethod
-    def command(self, place: str, argv: Sequence[str]) -> Command:
+    def command(self, place: str, argv: Sequence[str]) -> LabCommand:
         """What runs a program in a node or workload."""
 
     def exec(self, place: str, argv: Sequence[str], *, stdin: str = "", timeout: float = RUN_TIMEOUT) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fairlead.lab import namespaces
 from fairlead.lab.layout import CENTRAL, Layout
-from fairlead.lab.processes import Command, run
+from fairlead.lab.processes import LabCommand, run
 
 SCHEMAS = {
     "ovnnb_db": Path("/usr/share/ovn/ovn-nb.ovsschema"),
@@ -49,5 +49,7 @@ def detach_options(base: Path) -> tuple[str, ...]:
 
 
 def execute(layout: Layout, *argv: str) -> str:
-    command = Command(argv=namespaces.inside(layout.namespace(CENTRAL), argv), environment=layout.environment(CENTRAL))
+    command = LabCommand(
+        argv=namespaces.inside(layout.namespace(CENTRAL), argv), environment=layout.environment(CENTRAL)
+    )
     return run(command)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from fairlead.lab import namespaces
 from fairlead.lab.central import detach_options
-from fairlead.lab.errors import CommandFailed
+from fairlead.lab.errors import LabCommandFailed
 from fairlead.lab.layout import (
     EXTERNAL_BRIDGE,
     FABRIC,
@@ -22,10 +22,10 @@ from fairlead.lab.layout import (
     PHYSICAL_NETWORK,
     UNDERLAY_BRIDGE,
     UNDERLAY_MTU,
-    Chassis,
+    LabChassis,
     Layout,
 )
-from fairlead.lab.processes import Command, run
+from fairlead.lab.processes import LabCommand, run
 from fairlead.lab.timeouts import scale_timeout
 
 SCHEMA = Path("/usr/share/openvswitch/vswitch.ovsschema")
@@ -51,18 +51,18 @@ def detect_datapath() -> DatapathType:
     if Path("/sys/module/openvswitch").exists():
         return DatapathType.SYSTEM
     try:
-        run(Command(argv=("modprobe", "openvswitch")))
-    except CommandFailed:
+        run(LabCommand(argv=("modprobe", "openvswitch")))
+    except LabCommandFailed:
         return DatapathType.NETDEV
     return DatapathType.SYSTEM
 
 
-def start_fabric(layout: Layout, nodes: Sequence[Chassis]) -> None:
+def start_fabric(layout: Layout, nodes: Sequence[LabChassis]) -> None:
     """One Linux bridge, and a link from it to each chassis."""
     _attach_chassis(layout, nodes, TapBridge(namespace_owner=FABRIC, bridge=FABRIC_BRIDGE, uplink=UPLINK))
 
 
-def start_outside(layout: Layout, nodes: Sequence[Chassis]) -> None:
+def start_outside(layout: Layout, nodes: Sequence[LabChassis]) -> None:
     """A host on a wire to the external bridge of every chassis: what is not in OVN, and its gateway."""
     _attach_chassis(layout, nodes, TapBridge(namespace_owner=OUTSIDE, bridge=OUTSIDE_DEVICE, uplink=EXTERNAL_UPLINK))
     addresses = [f"address add {address} dev {OUTSIDE_DEVICE}" for address in OUTSIDE_ADDRESSES]
@@ -78,7 +78,7 @@ class TapBridge:
     uplink: str
 
 
-def _attach_chassis(layout: Layout, nodes: Sequence[Chassis], wire: TapBridge) -> None:
+def _attach_chassis(layout: Layout, nodes: Sequence[LabChassis], wire: TapBridge) -> None:
     place = layout.namespace(wire.namespace_owner)
     bridge = f"link add {wire.bridge} type bridge stp_state 0 forward_delay 0 mcast_snooping 0"
     namespaces.configure(place, [bridge, f"link set {wire.bridge} addrgenmode none up"])
@@ -88,7 +88,7 @@ def _attach_chassis(layout: Layout, nodes: Sequence[Chassis], wire: TapBridge) -
     namespaces.configure(place, [f"link set {node.name} master {wire.bridge}" for node in nodes])
 
 
-def start_switch(layout: Layout, node: Chassis, datapath: DatapathType) -> None:
+def start_switch(layout: Layout, node: LabChassis, datapath: DatapathType) -> None:
     """Returns when the bridges exist as configured."""
     directory = layout.node_directory(node.name)
     directory.mkdir(parents=True)
@@ -112,7 +112,7 @@ def start_switch(layout: Layout, node: Chassis, datapath: DatapathType) -> None:
     namespaces.configure(layout.namespace(node.name), [address, f"link set {UNDERLAY_BRIDGE} up"])
 
 
-def _hide_zero_snat(layout: Layout, node: Chassis) -> None:
+def _hide_zero_snat(layout: Layout, node: LabChassis) -> None:
     """OVN then commits plain connections without `nat(src=0.0.0.0)`, which it uses where the datapath offers it.
 
     In user space Open vSwitch 3.1 makes a second entry for each of them, finds the wrong one of the two when the table
@@ -129,18 +129,18 @@ def _hide_zero_snat(layout: Layout, node: Chassis) -> None:
     execute(layout, node, "ovs-vsctl", VSCTL_TIMEOUT_OPTION, "set", *column, "capabilities:ct_zero_snat=false")
 
 
-def start_controller(layout: Layout, node: Chassis) -> None:
+def start_controller(layout: Layout, node: LabChassis) -> None:
     execute(layout, node, "ovn-controller", *detach_options(layout.node_directory(node.name) / "ovn-controller"))
 
 
-def set_zones(layout: Layout, node: Chassis, zones: Sequence[str]) -> None:
+def set_zones(layout: Layout, node: LabChassis, zones: Sequence[str]) -> None:
     """As an operator of Neutron with OVN does: ovn-controller passes it on to the Southbound database."""
     options = f"availability-zones={':'.join(zones)}" if zones else ""
     words = ("set", "Open_vSwitch", ".", f'external_ids:ovn-cms-options="{options}"')
     execute(layout, node, "ovs-vsctl", VSCTL_TIMEOUT_OPTION, *words)
 
 
-def add_peer_neighbours(layout: Layout, node: Chassis, nodes: Sequence[Chassis]) -> None:
+def add_peer_neighbours(layout: Layout, node: LabChassis, nodes: Sequence[LabChassis]) -> None:
     """Only a switch in user space resolves the peers of its tunnels by itself."""
     for peer in nodes:
         if peer != node:
@@ -148,7 +148,7 @@ def add_peer_neighbours(layout: Layout, node: Chassis, nodes: Sequence[Chassis])
             execute(layout, node, "ovs-appctl", "-t", "ovs-vswitchd", "tnl/neigh/set", *neighbour)
 
 
-def await_revalidation(layout: Layout, node: Chassis) -> None:
+def await_revalidation(layout: Layout, node: LabChassis) -> None:
     """The switch has looked at all its cached flows again: what its tables say is what it does.
 
     It begins at once when a table changes, but each cached flow keeps its old actions until its turn. The command waits
@@ -159,12 +159,12 @@ def await_revalidation(layout: Layout, node: Chassis) -> None:
         execute(layout, node, "ovs-appctl", "-t", "ovs-vswitchd", "revalidator/wait")
 
 
-def execute(layout: Layout, node: Chassis, *argv: str) -> str:
+def execute(layout: Layout, node: LabChassis, *argv: str) -> str:
     command = namespaces.inside(layout.namespace(node.name), argv)
-    return run(Command(argv=command, environment=layout.environment(node.name)))
+    return run(LabCommand(argv=command, environment=layout.environment(node.name)))
 
 
-def _bridges(node: Chassis, datapath: DatapathType) -> tuple[str, ...]:
+def _bridges(node: LabChassis, datapath: DatapathType) -> tuple[str, ...]:
     kind = f"datapath_type={datapath}"
     integration = ("add-br", INTEGRATION_BRIDGE, "--", "set", "Bridge", INTEGRATION_BRIDGE, kind, "fail_mode=secure")
     hwaddr = f'other-config:hwaddr="{node.tunnel_mac}"'
@@ -174,7 +174,7 @@ def _bridges(node: Chassis, datapath: DatapathType) -> tuple[str, ...]:
     return ("--", *integration, "--", *underlay, "--", *external, "--", *uplinks)
 
 
-def _chassis_options(layout: Layout, node: Chassis, datapath: DatapathType) -> tuple[str, ...]:
+def _chassis_options(layout: Layout, node: LabChassis, datapath: DatapathType) -> tuple[str, ...]:
     """The keys are those of ovn-controller(8)."""
     keys = {
         "system-id": node.name,

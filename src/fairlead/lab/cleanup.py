@@ -10,7 +10,7 @@ import shutil
 from contextlib import suppress
 
 from fairlead.lab import agents, namespaces, processes
-from fairlead.lab.errors import CommandFailed, LabError
+from fairlead.lab.errors import LabCommandFailed, LabError
 from fairlead.lab.layout import Layout
 
 MAX_PASSES = 5
@@ -28,7 +28,7 @@ def remove_all(layout: Layout) -> None:
             return
         _end_processes(layout)
         for namespace in namespaces.existing(layout.prefix):
-            with suppress(CommandFailed):
+            with suppress(LabCommandFailed):
                 namespaces.delete(namespace)
         agents.remove_memory_directories(layout)
         shutil.rmtree(layout.directory, ignore_errors=True)

@@ -19,7 +19,7 @@ from fairlead.lab.native import NativeLab
 from fairlead.lab.native.host_declaration import declare
 from fairlead.lab.native.lab import DEFAULT_HOST_COUNT
 from fairlead.lab.native.status import NativeStatus
-from fairlead.lab.records import Dataplane
+from fairlead.lab.records import LabDataplane
 from fairlead.lab.status import LabStatus
 from fairlead.lab.vm import kernels as vm_kernels
 from fairlead.lab.vm.up import up as up_in_vm
@@ -86,8 +86,8 @@ def _add_up(commands: "parsing.Subparsers") -> None:
     parser = parsing.add_command(commands, "up", summary, _up, EXAMPLES["up"])
     parser.add_argument(
         "--dataplane",
-        type=Dataplane,
-        choices=list(Dataplane),
+        type=LabDataplane,
+        choices=list(LabDataplane),
         help="OVN's compute nodes, or plain Linux hosts (ovn; a lab that runs: what it has)",
     )
     parser.add_argument(
@@ -142,7 +142,7 @@ def _up(arguments: argparse.Namespace) -> None:
     if arguments.argv:
         raise LabError(f"a command needs --vm: {' '.join(arguments.argv)}")
     found = records.find_dataplane(Layout(name=arguments.name))
-    if (arguments.dataplane or found) is Dataplane.NATIVE:
+    if (arguments.dataplane or found) is LabDataplane.NATIVE:
         _up_native(arguments)
     else:
         _up_ovn(arguments)

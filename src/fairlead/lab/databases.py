@@ -10,9 +10,9 @@ from time import monotonic, sleep
 
 import msgspec
 
-from fairlead.lab.errors import CommandFailed, ConditionTimedOut
+from fairlead.lab.errors import ConditionTimedOut, LabCommandFailed
 from fairlead.lab.layout import Layout
-from fairlead.lab.processes import Command, run
+from fairlead.lab.processes import LabCommand, run
 from fairlead.lab.timeouts import scale_timeout
 
 COMMAND_TIMEOUT = scale_timeout(30.0)
@@ -21,7 +21,7 @@ _TIMEOUT_EXIT_CODE = -14  # how a client of these databases dies when its --time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class DatabaseRow:
     """One row of an OVSDB table, its cells as RFC 7047 section 5.1 writes them."""
 
     cells: Mapping[str, object]
@@ -45,20 +45,20 @@ class Row:
                 raise TypeError(f"{column} is no map: {other!r}")
 
 
-def northbound(layout: Layout) -> Command:
-    return Command(argv=("ovn-nbctl", f"--db={layout.northbound}"), environment={"PATH": layout.search_path})
+def northbound(layout: Layout) -> LabCommand:
+    return LabCommand(argv=("ovn-nbctl", f"--db={layout.northbound}"), environment={"PATH": layout.search_path})
 
 
-def southbound(layout: Layout) -> Command:
-    return Command(argv=("ovn-sbctl", f"--db={layout.southbound}"), environment={"PATH": layout.search_path})
+def southbound(layout: Layout) -> LabCommand:
+    return LabCommand(argv=("ovn-sbctl", f"--db={layout.southbound}"), environment={"PATH": layout.search_path})
 
 
-def switch(layout: Layout, node: str) -> Command:
+def switch(layout: Layout, node: str) -> LabCommand:
     database = f"--db=unix:{layout.node_directory(node) / 'db.sock'}"
-    return Command(argv=("ovs-vsctl", database), environment={"PATH": layout.search_path})
+    return LabCommand(argv=("ovs-vsctl", database), environment={"PATH": layout.search_path})
 
 
-class _Table(msgspec.Struct):
+class _DatabaseTable(msgspec.Struct):
     headings: list[str]
     data: list[list[object]]
 
@@ -73,23 +73,23 @@ def _render_atom(cell: object) -> str:
             return str(cell)
 
 
-def find(client: Command, table: str, columns: Sequence[str], *conditions: str) -> tuple[Row, ...]:
+def find(client: LabCommand, table: str, columns: Sequence[str], *conditions: str) -> tuple[DatabaseRow, ...]:
     """The rows that meet the conditions (`column=value`); `client` is ovn-nbctl, ovn-sbctl or ovs-vsctl."""
     words = ("--format=json", f"--columns={','.join(columns)}", "find", table, *conditions)
-    answer = msgspec.json.decode(run(_with_timeout(client, COMMAND_TIMEOUT, words)), type=_Table)
-    return tuple(Row(cells=dict(zip(answer.headings, cells, strict=True))) for cells in answer.data)
+    answer = msgspec.json.decode(run(_with_timeout(client, COMMAND_TIMEOUT, words)), type=_DatabaseTable)
+    return tuple(DatabaseRow(cells=dict(zip(answer.headings, cells, strict=True))) for cells in answer.data)
 
 
-def wait_until(client: Command, seconds: float, *words: str) -> None:
+def wait_until(client: LabCommand, seconds: float, *words: str) -> None:
     """Await rows: `words` are those of one or several `wait-until` commands."""
     wait(client, seconds, " ".join(words), words)
 
 
-def wait(client: Command, seconds: float, condition: str, words: Sequence[str]) -> None:
+def wait(client: LabCommand, seconds: float, condition: str, words: Sequence[str]) -> None:
     """Run a command of a client that returns when the condition holds."""
     try:
         run(_with_timeout(client, seconds, words), timeout=seconds + scale_timeout(10))
-    except CommandFailed as error:
+    except LabCommandFailed as error:
         if error.code == _TIMEOUT_EXIT_CODE:
             raise ConditionTimedOut(condition, seconds) from error
         raise
@@ -104,5 +104,5 @@ def poll_until(seconds: float, condition: str, holds: Callable[[], bool]) -> Non
         sleep(POLL_INTERVAL)
 
 
-def _with_timeout(client: Command, seconds: float, words: Sequence[str]) -> Command:
-    return Command(argv=(*client.argv, f"--timeout={ceil(seconds)}", *words), environment=client.environment)
+def _with_timeout(client: LabCommand, seconds: float, words: Sequence[str]) -> LabCommand:
+    return LabCommand(argv=(*client.argv, f"--timeout={ceil(seconds)}", *words), environment=client.environment)

@@ -22,7 +22,7 @@ class LabError(Exception):
     """Base of all errors of the lab."""
 
 
-class CommandFailed(LabError):
+class LabCommandFailed(LabError):
     def __init__(self, argv: Sequence[str], code: int, stderr: str) -> None:
         super().__init__(f"{' '.join(argv)}: exit code {code}: {stderr.strip()}")
         self.argv = tuple(argv)
@@ -40,7 +40,7 @@ class ConditionTimedOut(LabError):
         super().__init__(f"waited {seconds:g} s in vain: {condition}")
 
 
-class ConnectionLost(LabError):
+class LabConnectionLost(LabError):
     """The kind of error is one of `clients.Failure`."""
 
     def __init__(self, kind: str) -> None:
@@ -75,7 +75,7 @@ class NotRoot(LabError):
         super().__init__("the lab makes network namespaces, which needs root; try: sudo fairlead lab ...")
 
 
-class Unreachable(LabError):
+class WorkloadUnreachable(LabError):
     pass
 
 

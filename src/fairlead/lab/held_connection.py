@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from fairlead.lab.errors import ConnectionLost
-from fairlead.lab.processes import Command
+from fairlead.lab.errors import LabConnectionLost
+from fairlead.lab.processes import LabCommand
 
 CONNECTED_PREFIX = "= connected"
 FAILED_PREFIX = "! failed"
@@ -29,21 +29,21 @@ class HeldConnection:
 
 def _exchange(process: subprocess.Popen[str], line: str | None) -> str:
     if process.stdin is None or process.stdout is None:
-        raise ConnectionLost("no pipe")
+        raise LabConnectionLost("no pipe")
     if line is not None:
         try:
             process.stdin.write(f"{line}\n")
             process.stdin.flush()
         except BrokenPipeError:
-            raise ConnectionLost("ended") from None
+            raise LabConnectionLost("ended") from None
     answer = process.stdout.readline().rstrip("\n")
     if not answer or answer.startswith(FAILED_PREFIX):
-        raise ConnectionLost(answer.removeprefix(FAILED_PREFIX).strip() or "ended")
+        raise LabConnectionLost(answer.removeprefix(FAILED_PREFIX).strip() or "ended")
     return answer
 
 
 @contextmanager
-def holding(command: Command) -> Iterator[HeldConnection]:
+def holding(command: LabCommand) -> Iterator[HeldConnection]:
     """Open a connection, which is reset at the end of the block."""
     with subprocess.Popen(
         command.argv,

@@ -19,9 +19,9 @@ from fairlead.lab.chassis import DatapathType
 from fairlead.lab.cleanup import has_remains, remove_all
 from fairlead.lab.databases import COMMAND_TIMEOUT
 from fairlead.lab.errors import LabMismatch, LabNotFound, MissingTools, NotRoot, UnknownNode
-from fairlead.lab.layout import CENTRAL, FABRIC, OUTSIDE, RUN_DIR, Chassis, Layout, plan_chassis, workload_device
-from fairlead.lab.processes import Command, run
-from fairlead.lab.records import Dataplane, LabRecord, LockMode
+from fairlead.lab.layout import CENTRAL, FABRIC, OUTSIDE, RUN_DIR, LabChassis, Layout, plan_chassis, workload_device
+from fairlead.lab.processes import LabCommand, run
+from fairlead.lab.records import LabDataplane, LabRecord, LockMode
 from fairlead.lab.status import LabStatus, read_status
 from fairlead.lab.workload import Workload
 
@@ -78,7 +78,7 @@ class Lab(LabBase):
         require_machine(source)
         layout = Layout(name=name, run_dir=run_dir)
         with records.locked(layout, LockMode.EXCLUSIVE):
-            records.require_dataplane(layout, Dataplane.OVN)
+            records.require_dataplane(layout, LabDataplane.OVN)
             running = _find_healthy(layout)
             if running is None:
                 count = chassis or _recorded_chassis(layout) or DEFAULT_CHASSIS_COUNT
@@ -120,7 +120,7 @@ class Lab(LabBase):
     def workload(self, name: str) -> Workload:
         return records.read_workload(self.layout, name, Workload)
 
-    def chassis(self, name: str) -> Chassis:
+    def chassis(self, name: str) -> LabChassis:
         nodes = {node.name: node for node in self.record.chassis}
         if name not in nodes:
             raise UnknownNode(name, tuple(nodes))
@@ -158,20 +158,20 @@ class Lab(LabBase):
         shutil.rmtree(self.layout.node_directory(removed.name), ignore_errors=True)
         records.delete_workload(self.layout, removed.name)
 
-    def command(self, place: str, argv: Sequence[str]) -> Command:
+    def command(self, place: str, argv: Sequence[str]) -> LabCommand:
         """Return a command that runs in a node or workload; OVN and Open vSwitch clients find their databases there."""
         nodes = [CENTRAL, FABRIC, OUTSIDE, *(node.name for node in self.record.chassis)]
         homes = {node: node for node in nodes} | {each.name: each.chassis for each in self.workloads()}
         if place not in homes:
             raise UnknownNode(place, tuple(homes))
         argv = namespaces.inside(self.layout.namespace(place), argv)
-        return Command(argv=argv, environment=self.layout.environment(homes[place]))
+        return LabCommand(argv=argv, environment=self.layout.environment(homes[place]))
 
     def trace(self, datapath: str, microflow: str, *options: str) -> str:
         """Run ovn-trace; an empty datapath means that of the microflow's inport."""
         words = (datapath, microflow) if datapath else (microflow,)
         argv = ("ovn-trace", f"--db={self.southbound}", *options, *words)
-        return run(Command(argv=argv, environment={"PATH": self.layout.search_path}))
+        return run(LabCommand(argv=argv, environment={"PATH": self.layout.search_path}))
 
     # Conditions
 
@@ -230,7 +230,7 @@ def _find_healthy(layout: Layout) -> LabRecord | None:
     return record if read_status(layout, record).is_healthy else None
 
 
-def _bring_up(layout: Layout, nodes: Sequence[Chassis], root: Path | None, progress: Progress) -> LabRecord:
+def _bring_up(layout: Layout, nodes: Sequence[LabChassis], root: Path | None, progress: Progress) -> LabRecord:
     datapath = chassis.detect_datapath()
     record = LabRecord(name=layout.name, chassis=tuple(nodes), datapath=datapath, root=_name(root))
     with clean_up_on_failure(layout):
@@ -244,7 +244,7 @@ def _bring_up(layout: Layout, nodes: Sequence[Chassis], root: Path | None, progr
         chassis.start_outside(layout, nodes)
         _start_programs(layout, record, progress)
         _await_nodes(layout, record)
-        records.write_lab(layout, Dataplane.OVN, record)
+        records.write_lab(layout, LabDataplane.OVN, record)
     progress(
         f"lab {layout.name}: up, Open vSwitch in {_describe_datapath(record.datapath)},"
         f" Northbound at {layout.northbound}"
@@ -282,7 +282,7 @@ def _await_nodes(layout: Layout, record: LabRecord) -> None:
             chassis.add_peer_neighbours(layout, node, record.chassis)
 
 
-def _tunnels(switch: Command) -> int:
+def _tunnels(switch: LabCommand) -> int:
     """Count tunnels; an interface has an OpenFlow port once the switch has created it."""
     return len(databases.find(switch, "Interface", ("name",), "type=geneve", "ofport>0"))
 

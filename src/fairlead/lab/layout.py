@@ -34,7 +34,7 @@ _DEVICE_NAME_LENGTH = 15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chassis:
+class LabChassis:
     """One compute node: its name, and its tunnel endpoint."""
 
     name: str
@@ -106,12 +106,14 @@ class Layout:
         }
 
 
-def plan_chassis(count: int) -> tuple[Chassis, ...]:
+def plan_chassis(count: int) -> tuple[LabChassis, ...]:
     """Derive each chassis' addresses from its number; labs are isolated, so all of them may use the same addresses."""
     if not 1 <= count <= MAX_CHASSIS:
         raise LabError(f"a lab has 1 to {MAX_CHASSIS} chassis, not {count}")
     return tuple(
-        Chassis(name=f"chassis{number}", tunnel_address=f"100.64.0.{number}", tunnel_mac=f"02:00:64:40:00:{number:02x}")
+        LabChassis(
+            name=f"chassis{number}", tunnel_address=f"100.64.0.{number}", tunnel_mac=f"02:00:64:40:00:{number:02x}"
+        )
         for number in range(1, count + 1)
     )
 

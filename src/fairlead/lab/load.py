@@ -12,15 +12,15 @@ from dataclasses import dataclass, field
 import msgspec
 
 from fairlead.lab.client import Protocol
-from fairlead.lab.errors import ConnectionLost
-from fairlead.lab.processes import Command
+from fairlead.lab.errors import LabConnectionLost
+from fairlead.lab.processes import LabCommand
 
 STARTED_LINE = "= started"
 STOP_TIMEOUT = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class LoadTarget:
     to: str
     port: int
     protocol: Protocol = Protocol.TCP
@@ -31,7 +31,7 @@ class Load:
     """`rate` new connections per second, at most `count`; `held` established ones, each with an exchange every `period`
     seconds. Targets are used in rotation. The load ends by itself after `seconds`."""
 
-    targets: tuple[Target, ...]
+    targets: tuple[LoadTarget, ...]
     rate: float
     count: int
     held: int
@@ -47,7 +47,7 @@ class FailedConnection:
 
     at: float
     kind: str
-    target: Target
+    target: LoadTarget
     source_port: int
     member: str = ""
 
@@ -87,13 +87,13 @@ class RunningLoad:
 
 
 @contextmanager
-def run_load(command: Command) -> Iterator[RunningLoad]:
+def run_load(command: LabCommand) -> Iterator[RunningLoad]:
     with subprocess.Popen(
         command.argv, env=command.full_environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         try:
             if process.stdout is None or process.stdout.readline().strip() != STARTED_LINE:
-                raise ConnectionLost("the load did not start")
+                raise LabConnectionLost("the load did not start")
             yield RunningLoad(process=process)
         finally:
             process.kill()

@@ -21,7 +21,7 @@ from time import monotonic, time
 import msgspec
 
 from fairlead.lab.client import CHUNK, InvalidReply, Protocol, Traffic, classify, exchange_line, open_socket
-from fairlead.lab.load import STARTED_LINE, FailedConnection, Load, LoadResult, Target
+from fairlead.lab.load import STARTED_LINE, FailedConnection, Load, LoadResult, LoadTarget
 
 RETRANSMIT_SECONDS = 1.0
 
@@ -63,11 +63,13 @@ async def _pause(ended: asyncio.Event, until: float) -> None:
         pass
 
 
-def _traffic_to(load: Load, target: Target) -> Traffic:
+def _traffic_to(load: Load, target: LoadTarget) -> Traffic:
     return Traffic(to=target.to, port=target.port, protocol=target.protocol, timeout=load.timeout)
 
 
-async def _open_and_exchange(load: Load, target: Target, port: int, result: LoadResult, answers: Counter[str]) -> None:
+async def _open_and_exchange(
+    load: Load, target: LoadTarget, port: int, result: LoadResult, answers: Counter[str]
+) -> None:
     began, traffic = monotonic(), _traffic_to(load, target)
     try:
         async with asyncio.timeout(load.timeout):
@@ -97,7 +99,7 @@ async def _exchange(traffic: Traffic, client: socket.socket, payload: bytes, res
         result.retransmissions.append(time() - RETRANSMIT_SECONDS)
 
 
-async def _hold_connection(load: Load, target: Target, port: int, result: LoadResult, ended: asyncio.Event) -> str:
+async def _hold_connection(load: Load, target: LoadTarget, port: int, result: LoadResult, ended: asyncio.Event) -> str:
     """Hold a connection until the end. Returns its member, or "" if it failed."""
     member, traffic, asked = "", _traffic_to(load, target), 0
     try:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fairlead.lab.processes import Command, run
+from fairlead.lab.processes import LabCommand, run
 
 DIRECTORY = Path("/run/netns")
 OFFLOADS = ("tx", "tso", "gso", "gro")
@@ -38,17 +38,17 @@ def existing(prefix: str) -> tuple[str, ...]:
 
 def add(name: str) -> None:
     """Create a namespace with only explicit IPv6 addresses, which are usable immediately."""
-    run(Command(argv=("ip", "netns", "add", name)))
+    run(LabCommand(argv=("ip", "netns", "add", name)))
     settings = [f"/proc/sys/net/ipv6/conf/{of}/{key}" for of in ("all", "default") for key in ADDRESS_AUTOCONFIGURATION]
-    run(Command(argv=inside(name, ("tee", *settings))), stdin="0")
+    run(LabCommand(argv=inside(name, ("tee", *settings))), stdin="0")
     chosen = f"{EPHEMERAL_PORTS.start} {EPHEMERAL_PORTS.stop - 1}"
-    run(Command(argv=inside(name, ("tee", "/proc/sys/net/ipv4/ip_local_port_range"))), stdin=chosen)
+    run(LabCommand(argv=inside(name, ("tee", "/proc/sys/net/ipv4/ip_local_port_range"))), stdin=chosen)
     configure(name, ["link set lo up"])
 
 
 def delete(name: str) -> None:
     """Delete a namespace; its devices go with it, after its last process has ended."""
-    run(Command(argv=("ip", "netns", "delete", name)))
+    run(LabCommand(argv=("ip", "netns", "delete", name)))
 
 
 def inside(name: str, argv: Sequence[str]) -> tuple[str, ...]:
@@ -57,13 +57,13 @@ def inside(name: str, argv: Sequence[str]) -> tuple[str, ...]:
 
 def configure(name: str, lines: Iterable[str]) -> None:
     """Run lines of `ip` in the namespace, in one process."""
-    run(Command(argv=("ip", "-n", name, "-batch", "-")), stdin="\n".join(lines) + "\n")
+    run(LabCommand(argv=("ip", "-n", name, "-batch", "-")), stdin="\n".join(lines) + "\n")
 
 
 def write_settings(name: str, settings: Mapping[str, str]) -> None:
     """Write settings below /proc/sys/net, in one process."""
     lines = "".join(f"echo {value} >/proc/sys/net/{setting}\n" for setting, value in settings.items())
-    run(Command(argv=inside(name, ("sh", "-e"))), stdin=lines)
+    run(LabCommand(argv=inside(name, ("sh", "-e"))), stdin=lines)
 
 
 def link(near: LinkEnd, far: LinkEnd, mtu: int) -> None:
@@ -77,7 +77,7 @@ def link(near: LinkEnd, far: LinkEnd, mtu: int) -> None:
 
 def join(near: LinkEnd, far: LinkEnd, mtu: int) -> None:
     """Join two namespaces by a link that is down, with the kernel's default offloads."""
-    run(Command(argv=("ip", "link", "add", *_end(near, mtu), "type", "veth", "peer", *_end(far, mtu))))
+    run(LabCommand(argv=("ip", "link", "add", *_end(near, mtu), "type", "veth", "peer", *_end(far, mtu))))
 
 
 def _set_up(namespace: str, device: str) -> None:
@@ -92,7 +92,7 @@ def _end(end: LinkEnd, mtu: int) -> tuple[str, ...]:
 
 def remove_device(namespace: str, device: str) -> None:
     """Remove a device immediately, with its other end; with its namespace it would disappear at an unspecified time."""
-    names = json.loads(run(Command(argv=("ip", "-n", namespace, "-json", "link", "show"))))
+    names = json.loads(run(LabCommand(argv=("ip", "-n", namespace, "-json", "link", "show"))))
     if device in (link["ifname"] for link in names):
         configure(namespace, [f"link delete {device}"])
 
@@ -105,7 +105,7 @@ def move_device(old: str, new: str, device: str) -> None:
 
 def disable_offloads(end: LinkEnd) -> None:
     switches = [word for offload in OFFLOADS for word in (offload, "off")]
-    run(Command(argv=inside(end.namespace, ("ethtool", "-K", end.device, *switches))))
+    run(LabCommand(argv=inside(end.namespace, ("ethtool", "-K", end.device, *switches))))
 
 
 def processes(names: Iterable[str]) -> Iterator[int]:

@@ -14,7 +14,7 @@ from fairlead.lab.errors import InvalidWorkload, LabError
 from fairlead.lab.lab import Lab, names
 from fairlead.lab.layout import Layout
 from fairlead.lab.native import NativeLab
-from fairlead.lab.records import Dataplane
+from fairlead.lab.records import LabDataplane
 
 if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]  # noqa: SLF001 argparse has no public name for it
@@ -64,7 +64,7 @@ def progress(line: str) -> None:
 
 def open_lab(arguments: argparse.Namespace) -> Lab | NativeLab:
     """Open the lab, of any dataplane. The error for a missing lab lists the running ones."""
-    native = records.find_dataplane(Layout(name=arguments.name)) is Dataplane.NATIVE
+    native = records.find_dataplane(Layout(name=arguments.name)) is LabDataplane.NATIVE
     try:
         return NativeLab.open(arguments.name) if native else Lab.open(arguments.name)
     except LabError as error:

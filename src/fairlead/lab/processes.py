@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
 
-from fairlead.lab.errors import CommandFailed, CommandTimedOut
+from fairlead.lab.errors import CommandTimedOut, LabCommandFailed
 from fairlead.lab.timeouts import scale_timeout
 
 LAB_VARIABLE = "FAIRLEAD_LAB_DIR"
@@ -29,7 +29,7 @@ KILL_TIMEOUT = scale_timeout(10.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
+class LabCommand:
     """What to execute, and what its environment has besides ours."""
 
     argv: tuple[str, ...]
@@ -39,7 +39,7 @@ class Command:
         return {**os.environ, **self.environment}
 
 
-def run(command: Command, *, stdin: str = "", timeout: float = RUN_TIMEOUT) -> str:
+def run(command: LabCommand, *, stdin: str = "", timeout: float = RUN_TIMEOUT) -> str:
     """Run a program to its end and give its standard output; anything but exit code 0 raises."""
     try:
         done = subprocess.run(
@@ -54,9 +54,9 @@ def run(command: Command, *, stdin: str = "", timeout: float = RUN_TIMEOUT) -> s
     except subprocess.TimeoutExpired as error:
         raise CommandTimedOut(command.argv, timeout) from error
     except FileNotFoundError as error:
-        raise CommandFailed(command.argv, 127, str(error)) from error
+        raise LabCommandFailed(command.argv, 127, str(error)) from error
     if done.returncode != 0:
-        raise CommandFailed(command.argv, done.returncode, done.stderr or done.stdout)
+        raise LabCommandFailed(command.argv, done.returncode, done.stderr or done.stdout)
     return done.stdout
 
 

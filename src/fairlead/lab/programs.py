@@ -14,7 +14,7 @@ from pathlib import Path
 
 from fairlead.lab.errors import LabError
 from fairlead.lab.layout import Layout
-from fairlead.lab.processes import Command, run
+from fairlead.lab.processes import LabCommand, run
 
 ROOT_VARIABLE = "FAIRLEAD_LAB_ROOT"
 MACHINE_ROOT = Path("/")
@@ -73,5 +73,7 @@ def write_wrappers(layout: Layout, root: Path) -> None:
 def versions(layout: Layout) -> str:
     """Return the versions that the lab's programs print."""
     environment = {"PATH": layout.search_path}
-    said = (run(Command(argv=(name, "--version"), environment=environment)) for name in ("ovn-northd", "ovs-vswitchd"))
+    said = (
+        run(LabCommand(argv=(name, "--version"), environment=environment)) for name in ("ovn-northd", "ovs-vswitchd")
+    )
     return ", ".join(" ".join(each.split("\n", 1)[0].replace("(", "").replace(")", "").split()) for each in said)

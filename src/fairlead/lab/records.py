@@ -17,7 +17,7 @@ import msgspec
 
 from fairlead.lab.chassis import DatapathType
 from fairlead.lab.errors import LabMismatch, LabNotFound, UnknownNode, WorkloadExists
-from fairlead.lab.layout import RUN_DIR, Chassis, Layout
+from fairlead.lab.layout import RUN_DIR, LabChassis, Layout
 
 SOURCE_PORTS = range(33_000, 61_000)
 """Source ports of traffic. Lower ones are those that tests name, and below those the kernel's
@@ -34,20 +34,20 @@ class LockMode(IntEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabRecord:
     name: str
-    chassis: tuple[Chassis, ...]
+    chassis: tuple[LabChassis, ...]
     datapath: DatapathType
     root: str = ""
     """Root of OVN and Open vSwitch; "" is the machine itself."""
 
 
-class Dataplane(StrEnum):
+class LabDataplane(StrEnum):
     """Dataplane of a lab, which determines the kind of its nodes."""
 
     OVN = "ovn"
     NATIVE = "native"
 
 
-RECORD_FILES = {Dataplane.OVN: "lab.json", Dataplane.NATIVE: "native.json"}
+RECORD_FILES = {LabDataplane.OVN: "lab.json", LabDataplane.NATIVE: "native.json"}
 """File of a lab's own record, by dataplane."""
 
 R = TypeVar("R")
@@ -61,23 +61,23 @@ class WorkloadRecord(Protocol):
 W = TypeVar("W", bound=WorkloadRecord)
 
 
-def find_dataplane(layout: Layout) -> Dataplane | None:
+def find_dataplane(layout: Layout) -> LabDataplane | None:
     """Return the dataplane of a running lab, or None."""
     return next((each for each, file in RECORD_FILES.items() if (layout.directory / file).exists()), None)
 
 
-def require_dataplane(layout: Layout, wanted: Dataplane) -> None:
+def require_dataplane(layout: Layout, wanted: LabDataplane) -> None:
     """Check that no lab of this name runs with another dataplane; raises LabMismatch."""
     if (found := find_dataplane(layout)) not in (None, wanted):
         raise LabMismatch(layout.name, f"the dataplane {found}", "--dataplane")
 
 
-def write_lab(layout: Layout, dataplane: Dataplane, record: object) -> None:
+def write_lab(layout: Layout, dataplane: LabDataplane, record: object) -> None:
     path = layout.directory / RECORD_FILES[dataplane]
     os.replace(_write_draft(path, record), path)
 
 
-def read_record(layout: Layout, dataplane: Dataplane, kind: type[R]) -> R:
+def read_record(layout: Layout, dataplane: LabDataplane, kind: type[R]) -> R:
     try:
         return msgspec.json.decode((layout.directory / RECORD_FILES[dataplane]).read_bytes(), type=kind)
     except FileNotFoundError:
@@ -85,7 +85,7 @@ def read_record(layout: Layout, dataplane: Dataplane, kind: type[R]) -> R:
 
 
 def read_lab(layout: Layout) -> LabRecord:
-    return read_record(layout, Dataplane.OVN, LabRecord)
+    return read_record(layout, LabDataplane.OVN, LabRecord)
 
 
 class _Node(msgspec.Struct):
@@ -98,7 +98,7 @@ class _Nodes(msgspec.Struct):
 
 def read_chassis(layout: Layout) -> tuple[str, ...]:
     """Return the names of nodes with an agent, for any dataplane."""
-    dataplane = find_dataplane(layout) or Dataplane.OVN
+    dataplane = find_dataplane(layout) or LabDataplane.OVN
     return tuple(node.name for node in read_record(layout, dataplane, _Nodes).chassis)
 
 

@@ -19,7 +19,7 @@ from fairlead.lab import agents, processes, records
 from fairlead.lab.errors import LabError
 from fairlead.lab.layout import Layout
 from fairlead.lab.processes import LAB_VARIABLE
-from fairlead.lab.records import Dataplane
+from fairlead.lab.records import LabDataplane
 from fairlead.lab.timeouts import scale_timeout
 
 NO_ENVIRONMENT: Mapping[str, str] = {}
@@ -51,7 +51,7 @@ export FAIRLEAD_LAB={lab}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Service:
+class ServerProcess:
     """Where a server is. Who started it has its process, and ends it with `stop` or with the lab."""
 
     url: str
@@ -88,12 +88,12 @@ class Service:
         }
 
 
-def start(layout: Layout, listen: str = DEFAULT_LISTEN, more: Mapping[str, str] = NO_ENVIRONMENT) -> Service:
+def start(layout: Layout, listen: str = DEFAULT_LISTEN, more: Mapping[str, str] = NO_ENVIRONMENT) -> ServerProcess:
     """With `more` in its environment. Returns when it answers.
 
     A server that this lab has already is ended first; its store stays.
     """
-    service = Service(url=f"http://{listen}", folder=layout.directory / "fairlead")
+    service = ServerProcess(url=f"http://{listen}", folder=layout.directory / "fairlead")
     running = _find_listen_address(layout, service)
     if running != listen and _is_answering(service):
         raise LabError(f"something else answers on {listen}, another lab's server maybe; choose another address")
@@ -110,7 +110,7 @@ def start(layout: Layout, listen: str = DEFAULT_LISTEN, more: Mapping[str, str] 
     return replace(service, process=server)
 
 
-def stop(layout: Layout, service: Service) -> None:
+def stop(layout: Layout, service: ServerProcess) -> None:
     """End it; returns when it is gone."""
     pid = processes.read_pidfile(service.pidfile)
     if pid is not None:
@@ -121,7 +121,7 @@ def stop(layout: Layout, service: Service) -> None:
 
 def describe(layout: Layout) -> tuple[str, ...]:
     """For people: whether this lab's server lives, and how to come to it. Nothing when it never had one."""
-    service = Service(url="", folder=layout.directory / "fairlead")
+    service = ServerProcess(url="", folder=layout.directory / "fairlead")
     if not service.folder.exists():
         return ()
     listen = _find_listen_address(layout, service)
@@ -138,11 +138,11 @@ def describe(layout: Layout) -> tuple[str, ...]:
 
 def find_server_url(layout: Layout) -> str | None:
     """Of this lab's server, if it runs."""
-    listen = _find_listen_address(layout, Service(url="", folder=layout.directory / "fairlead"))
+    listen = _find_listen_address(layout, ServerProcess(url="", folder=layout.directory / "fairlead"))
     return None if listen is None else f"http://{listen}"
 
 
-def _read_last_listen_address(service: Service) -> str:
+def _read_last_listen_address(service: ServerProcess) -> str:
     """Where the last server listened, as its clients were told."""
     with contextlib.suppress(FileNotFoundError):
         found = re.search("endpoint: http://(.*)", (service.folder / "clouds.yaml").read_text())
@@ -150,7 +150,7 @@ def _read_last_listen_address(service: Service) -> str:
     return ""
 
 
-def _find_listen_address(layout: Layout, service: Service) -> str | None:
+def _find_listen_address(layout: Layout, service: ServerProcess) -> str | None:
     """Where this lab's own server listens, if it lives."""
     pid = processes.read_pidfile(service.pidfile)
     if pid is None or not processes.is_marked(pid, layout.directory):
@@ -160,7 +160,7 @@ def _find_listen_address(layout: Layout, service: Service) -> str | None:
     return found[0] if found else None
 
 
-def _server_environment(layout: Layout, service: Service, listen: str) -> dict[str, str]:
+def _server_environment(layout: Layout, service: ServerProcess, listen: str) -> dict[str, str]:
     return {
         LAB_VARIABLE: str(layout.directory),
         "PATH": layout.search_path,
@@ -170,8 +170,8 @@ def _server_environment(layout: Layout, service: Service, listen: str) -> dict[s
     }
 
 
-def _dataplane_environment(layout: Layout, service: Service) -> dict[str, str]:
-    if records.find_dataplane(layout) is Dataplane.NATIVE:
+def _dataplane_environment(layout: Layout, service: ServerProcess) -> dict[str, str]:
+    if records.find_dataplane(layout) is LabDataplane.NATIVE:
         return NATIVE_ENVIRONMENT
     return {
         "FAIRLEAD_LXD_SOCKET": f"unix:{service.socket}",
@@ -182,12 +182,12 @@ def _dataplane_environment(layout: Layout, service: Service) -> dict[str, str]:
 
 def _database_environment(layout: Layout) -> dict[str, str]:
     """Where OVN's are, for the server and for who asks them by `fairlead trace`; plain hosts have none."""
-    if records.find_dataplane(layout) is Dataplane.NATIVE:
+    if records.find_dataplane(layout) is LabDataplane.NATIVE:
         return {}
     return {"FAIRLEAD_OVN_NORTHBOUND": layout.northbound, "FAIRLEAD_OVN_SOUTHBOUND": layout.southbound}
 
 
-def _await_answer(server: "subprocess.Popen[bytes]", service: Service) -> None:
+def _await_answer(server: "subprocess.Popen[bytes]", service: ServerProcess) -> None:
     """A process that has just begun can only be asked again and again."""
     deadline = monotonic() + START_TIMEOUT
     while monotonic() < deadline:
@@ -200,7 +200,7 @@ def _await_answer(server: "subprocess.Popen[bytes]", service: Service) -> None:
     raise LabError(f"the Fairlead server does not answer on {service.url}; its log ends:\n{tail}")
 
 
-def _is_answering(service: Service) -> bool:
+def _is_answering(service: ServerProcess) -> bool:
     try:
         with urllib.request.urlopen(service.url, timeout=2) as answer:
             return bool(answer.status == 200)

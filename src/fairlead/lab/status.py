@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from fairlead.lab import central, chassis, databases, namespaces, server, workload
 from fairlead.lab.chassis import DatapathType
-from fairlead.lab.errors import CommandFailed
+from fairlead.lab.errors import LabCommandFailed
 from fairlead.lab.layout import CENTRAL, FABRIC, OUTSIDE, Layout
 from fairlead.lab.processes import is_marked, read_pidfile
 from fairlead.lab.records import LabRecord, read_workloads
@@ -126,7 +126,7 @@ def _southbound(layout: Layout) -> tuple[frozenset[str], frozenset[tuple[str, st
         rows = databases.find(client, "Chassis", ("_uuid", "name"))
         names = {row.text("_uuid"): row.text("name") for row in rows}
         ports = databases.find(client, "Port_Binding", ("logical_port", "chassis"), "up=true")
-    except CommandFailed:
+    except LabCommandFailed:
         return frozenset(), frozenset()
     bound = {(port.text("logical_port"), names.get(port.text("chassis"), "")) for port in ports}
     return frozenset(names.values()), frozenset(bound)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from fairlead.lab import namespaces, processes
 from fairlead.lab.layout import Layout
-from fairlead.lab.processes import Command, run
+from fairlead.lab.processes import LabCommand, run
 
 TUNSETIFF = 0x400454CA
 IFF_TAP, IFF_NO_PI = 0x0002, 0x1000
@@ -33,7 +33,7 @@ def create_tap_link(layout: Layout, name: str, near: namespaces.LinkEnd, far: na
     directory.mkdir(parents=True, exist_ok=True)
     waiting = f"{TEMPORARY_PREFIX}{near.device}"[:15]
     argv = (sys.executable, "-m", "fairlead.lab.taps", near.device, waiting, str(directory / PIDFILE))
-    run(Command(argv=namespaces.inside(near.namespace, argv), environment=layout.environment(name)))
+    run(LabCommand(argv=namespaces.inside(near.namespace, argv), environment=layout.environment(name)))
     address = f" address {far.address}" if far.address else ""
     namespaces.configure(
         near.namespace,

@@ -20,10 +20,10 @@ from fairlead.dataplane.ovn_trace import (
 )
 from fairlead.dataplane.ovn_trace import choose_mac as choose_mac_of
 from fairlead.dataplane.ovn_trace import compose_microflow as compose
-from fairlead.lab.databases import Row, find, southbound
-from fairlead.lab.errors import Unreachable
+from fairlead.lab.databases import DatabaseRow, find, southbound
+from fairlead.lab.errors import WorkloadUnreachable
 from fairlead.lab.layout import Layout
-from fairlead.lab.processes import Command
+from fairlead.lab.processes import LabCommand
 from fairlead.lab.workload import Workload
 
 Address = IPv4Address | IPv6Address
@@ -40,7 +40,9 @@ def choose_interface(source: Workload, destination: Address) -> Interface:
     """Return the workload's interface of the same family: on the destination's network, or otherwise the first one."""
     same = [interface for interface in source.interfaces if interface.version == destination.version]
     if not same:
-        raise Unreachable(f"workload {source.name!r} has no IPv{destination.version} address to reach {destination}")
+        raise WorkloadUnreachable(
+            f"workload {source.name!r} has no IPv{destination.version} address to reach {destination}"
+        )
     return next((interface for interface in same if destination in interface.network), same[0])
 
 
@@ -50,7 +52,7 @@ def choose_destination(source: Workload, target: Workload) -> Address:
     for interface in target.interfaces:
         if interface.version in versions:
             return interface.ip
-    raise Unreachable(f"workloads {source.name!r} and {target.name!r} have no address family in common")
+    raise WorkloadUnreachable(f"workloads {source.name!r} and {target.name!r} have no address family in common")
 
 
 def choose_next_hop(source: Workload, destination: Address) -> Address:
@@ -59,7 +61,9 @@ def choose_next_hop(source: Workload, destination: Address) -> Address:
     for router in source.routers:
         if router.version == destination.version:
             return router
-    raise Unreachable(f"{destination} is not on a network of workload {source.name!r}, which has no gateway to it")
+    raise WorkloadUnreachable(
+        f"{destination} is not on a network of workload {source.name!r}, which has no gateway to it"
+    )
 
 
 def choose_mac(neighbours: Sequence[NeighbourPort], next_hop: Address) -> str:
@@ -67,7 +71,7 @@ def choose_mac(neighbours: Sequence[NeighbourPort], next_hop: Address) -> str:
     try:
         return choose_mac_of(neighbours, next_hop)
     except Untraceable as error:
-        raise Unreachable(str(error)) from None
+        raise WorkloadUnreachable(str(error)) from None
 
 
 def read_neighbours(layout: Layout, source: Workload) -> tuple[NeighbourPort, ...]:
@@ -76,12 +80,12 @@ def read_neighbours(layout: Layout, source: Workload) -> tuple[NeighbourPort, ..
     columns = ("logical_port", "datapath", "type", "mac", "options")
     own = find(client, "Port_Binding", columns, f'logical_port="{source.port_id}"')
     if not own:
-        raise Unreachable(f"OVN has no port {source.port_id!r}, the one of workload {source.name!r}")
+        raise WorkloadUnreachable(f"OVN has no port {source.port_id!r}, the one of workload {source.name!r}")
     ports = find(client, "Port_Binding", columns, f"datapath={own[0].text('datapath')}")
     return tuple(neighbour for port in ports for neighbour in _neighbours(client, columns, port))
 
 
-def _neighbours(client: Command, columns: Sequence[str], port: Row) -> Iterator[NeighbourPort]:
+def _neighbours(client: LabCommand, columns: Sequence[str], port: DatabaseRow) -> Iterator[NeighbourPort]:
     peer = port.mapping("options").get("peer", "")
     rows = find(client, "Port_Binding", columns, f'logical_port="{peer}"') if peer else (port,)
     for row in rows:

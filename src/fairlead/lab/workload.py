@@ -14,8 +14,8 @@ from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface, ip
 from fairlead.lab import namespaces, processes, taps
 from fairlead.lab.chassis import VSCTL_TIMEOUT_OPTION, execute
 from fairlead.lab.errors import InvalidWorkload
-from fairlead.lab.layout import INTEGRATION_BRIDGE, Chassis, Layout, is_node_name, workload_device
-from fairlead.lab.processes import Command, run
+from fairlead.lab.layout import INTEGRATION_BRIDGE, LabChassis, Layout, is_node_name, workload_device
+from fairlead.lab.processes import LabCommand, run
 
 GENEVE_MTU = 1442  # 1500 less IPv4 20, UDP 8, geneve 8 with OVN's option 8, inner Ethernet 14
 WORKLOAD_DEVICE = "eth0"
@@ -80,7 +80,7 @@ def validation_errors(name: str, ports: Sequence[int], is_taken: bool) -> Iterat
         yield f"ports are 1 to 65535, not {tuple(ports)}"
 
 
-def plug(layout: Layout, node: Chassis, workload: Workload) -> None:
+def plug(layout: Layout, node: LabChassis, workload: Workload) -> None:
     """Returns when the workload's server listens, if it has one."""
     namespace = layout.namespace(workload.name)
     namespaces.add(namespace)
@@ -96,13 +96,13 @@ def plug(layout: Layout, node: Chassis, workload: Workload) -> None:
     start_server(layout, workload.name, workload.serve)
 
 
-def _add_port(layout: Layout, node: Chassis, workload: Workload) -> None:
+def _add_port(layout: Layout, node: LabChassis, workload: Workload) -> None:
     device, port = workload_device(workload.name), f'external_ids:iface-id="{workload.port_id}"'
     added = ("add-port", INTEGRATION_BRIDGE, device, "--", "set", "Interface", device, port)
     execute(layout, node, "ovs-vsctl", VSCTL_TIMEOUT_OPTION, *added)
 
 
-def migrate(layout: Layout, old: Chassis, new: Chassis, workload: Workload) -> None:
+def migrate(layout: Layout, old: LabChassis, new: LabChassis, workload: Workload) -> None:
     """Plug it in elsewhere as a live migration does: what runs in it goes on."""
     device = workload_device(workload.name)
     execute(layout, old, "ovs-vsctl", VSCTL_TIMEOUT_OPTION, "--no-wait", "del-port", INTEGRATION_BRIDGE, device)
@@ -110,7 +110,7 @@ def migrate(layout: Layout, old: Chassis, new: Chassis, workload: Workload) -> N
     _add_port(layout, new, workload)
 
 
-def unplug(layout: Layout, node: Chassis, workload: Workload) -> None:
+def unplug(layout: Layout, node: LabChassis, workload: Workload) -> None:
     """Undoes whatever part of `plug` was done; the name can be plugged in again at once."""
     device = workload_device(workload.name)
     removed = ("--if-exists", "del-port", INTEGRATION_BRIDGE, device)
@@ -145,4 +145,4 @@ def start_server(layout: Layout, name: str, serve: Sequence[int]) -> None:
     files = ("--pidfile", str(directory / f"{SERVER_NAME}.pid"), "--log-file", str(directory / f"{SERVER_NAME}.log"))
     argv = (sys.executable, "-m", "fairlead.lab.echo_server", "--name", name, *ports, *files, "--detach")
     command = namespaces.inside(layout.namespace(name), argv)
-    run(Command(argv=command, environment=layout.environment(name)))
+    run(LabCommand(argv=command, environment=layout.environment(name)))

@@ -1,6 +1,6 @@
 """Prober: opens sockets, runs probe protocols (`dialogs`), and passes outcomes to the tracker, in one event loop.
 
-* **No probe waits for another.** All sockets are non-blocking. A silent member uses one of `MOST_AT_ONCE` sockets until
+* **No probe waits for another.** All sockets are non-blocking. A silent member uses one of `MAX_SOCKETS` sockets until
   its timeout.
 * **A timeout counts only if this process had CPU time.** Time during which it did not run is added to the member's
   timeout. If that was more than a quarter of the timeout, the attempt is void, because the machines on this node may

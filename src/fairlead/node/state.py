@@ -19,7 +19,7 @@ from fairlead.runtime.atomic_file import write_atomic
 LOG = logging.getLogger(__name__)
 
 
-class _State(msgspec.Struct):
+class _StateFile(msgspec.Struct):
     """Content of the counter file. `boot` identifies the machine's boot; the times are relative to it."""
 
     boot: str
@@ -35,7 +35,7 @@ class _State(msgspec.Struct):
 def read_state(path: Path, boot: str) -> CounterSums:
     """Read the counters of an earlier agent; empty if the file is missing or invalid."""
     try:
-        state = msgspec.json.decode(path.read_bytes(), type=_State)
+        state = msgspec.json.decode(path.read_bytes(), type=_StateFile)
         sums = _figures(state.sums)
         last = dict(_read_last(state))
         processes: dict[str, Mapping[str, TrafficCounters]] = {
@@ -56,7 +56,7 @@ def _figures(found: Mapping[str, Mapping[str, int]]) -> dict[str, TrafficCounter
     return {listener: TrafficCounters(**figures) for listener, figures in found.items()}
 
 
-def _read_last(state: _State) -> Iterator[tuple[CountedService, Mapping[str, CounterValue]]]:
+def _read_last(state: _StateFile) -> Iterator[tuple[CountedService, Mapping[str, CounterValue]]]:
     """Convert the last counters. Raises ValueError."""
     for place, transport, address, port, counts in state.last:
         service = CountedService(
@@ -85,7 +85,7 @@ def write_state(path: Path, boot: str, tally: CounterSums) -> None:
     ]
     slack = max((count.slack for counts in tally.last.values() for count in counts.values()), default=0.0)
     processes = {process: _plain(counted) for process, counted in tally.processes.items()}
-    _write(path, _State(boot=boot, last=last, slack=slack, sums=_plain(tally.sums), processes=processes))
+    _write(path, _StateFile(boot=boot, last=last, slack=slack, sums=_plain(tally.sums), processes=processes))
 
 
 def _plain(found: Mapping[str, TrafficCounters]) -> dict[str, dict[str, int]]:

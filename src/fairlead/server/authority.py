@@ -35,7 +35,7 @@ BACKDATED = timedelta(hours=1)
 """Tolerance for nodes with slow clocks."""
 
 
-class Authority:
+class NodeAuthority:
     def __init__(self, path: Path, lifetime: timedelta, *, make: bool = True) -> None:
         """`lifetime` is that of node certificates; `make` creates a missing CA. Raises OSError for an invalid file."""
         self._lifetime = lifetime

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fairlead.agent_protocol.enrolment import Enrolment
 from fairlead.config.options import Configuration, NodesOptions
-from fairlead.server.authority import OWN_FILE, Authority
+from fairlead.server.authority import OWN_FILE, NodeAuthority
 from fairlead.server.lxd import store_folder
 
 
@@ -25,7 +25,7 @@ class NodesServer:
             return
         own = self.options.authority
         path = Path(own) if own else store_folder(self._configuration) / OWN_FILE
-        authority = Authority(path, timedelta(days=self.options.certificate_lifetime_days), make=not own)
+        authority = NodeAuthority(path, timedelta(days=self.options.certificate_lifetime_days), make=not own)
         self.context = authority.server_context()
         self._enrolment = Enrolment(
             authority=authority, addresses=self.options.urls, token_seconds=self.options.token_lifetime

@@ -28,7 +28,7 @@ class NewerDocument(StoreUnavailable):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class FormatStep:
     """Step from one format to the next. Kinds that are not listed are equal in both."""
 
     up: Mapping[Kind, Callable[[Json], Json]] = field(default_factory=dict)
@@ -61,7 +61,7 @@ def _numbered(balancer: Json) -> Json:
     return {**balancer, "listeners": [_listener(each) for each in balancer.get("listeners", ())]}
 
 
-STEPS: Sequence[Step] = (Step(up={Kind.LOAD_BALANCER: _numbered}, down=None),)
+STEPS: Sequence[FormatStep] = (FormatStep(up={Kind.LOAD_BALANCER: _numbered}, down=None),)
 """The first step upgrades from format 0, documents without a number."""
 
 

@@ -35,7 +35,7 @@ def options_of(lab: Lab, providers: str) -> dict[str, str]:
     }
 
 
-def start_agent(lab: Lab, fairlead: str, folder: Path, user: str = ADMIN, password: str = PASSWORD) -> agents.Agent:
+def start_agent(lab: Lab, fairlead: str, folder: Path, user: str = ADMIN, password: str = PASSWORD) -> agents.LabAgent:
     """Start an agent, and wait until it is connected."""
     file = folder / "agent-password"
     file.touch(mode=0o600)

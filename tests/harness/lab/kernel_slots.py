@@ -8,7 +8,7 @@ from fairlead.dataplane.flow_slot import PROTOCOLS
 from fairlead.drivers.native.nftables.ruleset import FAMILIES, OWNER_MARK, OWNERS, PATTERNS
 from fairlead.lab import Protocol
 from fairlead.lab.base import LabBase
-from fairlead.lab.load import Target
+from fairlead.lab.load import LoadTarget
 from fairlead.model.documents.apportionment import MAX_SLOTS
 from fairlead.model.documents.loadbalancer import Transport
 
@@ -32,7 +32,7 @@ def read_maps(lab: LabBase, host: str) -> Maps:
     }
 
 
-def slot_owners(hosts: Mapping[int, Maps], target: Target) -> list[str]:
+def slot_owners(hosts: Mapping[int, Maps], target: LoadTarget) -> list[str]:
     """Address of the member of each slot, on which all these hosts (by number) agree.
 
     Raises Disagreement.
@@ -49,7 +49,7 @@ def _member(said: Mapping[int, str | int]) -> str:
     return members[0][1]
 
 
-def _read_slots(maps: Maps, target: Target) -> list[str | int]:
+def _read_slots(maps: Maps, target: LoadTarget) -> list[str | int]:
     """For each slot the address of a member of this host, or the number of the host that has the member."""
     family = FAMILIES[6 if ":" in target.to else 4]
     service = (target.to, f"0:{PROTOCOLS[TRANSPORTS[target.protocol]]:x}", target.port)

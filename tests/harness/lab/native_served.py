@@ -15,9 +15,9 @@ import pytest
 
 from fairlead.http.server_client import ApiClient
 from fairlead.lab import Protocol, Traffic, agents
-from fairlead.lab.load import Target
+from fairlead.lab.load import LoadTarget
 from fairlead.lab.native import NativeLab
-from fairlead.lab.server import Service, start, stop
+from fairlead.lab.server import ServerProcess, start, stop
 from fairlead.model.documents.apportionment import MAX_SLOTS
 from harness.lab.kernel_slots import InconsistentHosts, read_maps, slot_owners
 from harness.lab.native_hosts import HOSTS, ROUTERS, machine
@@ -39,13 +39,13 @@ OPTIONS = {"FAIRLEAD_OVN_DRAIN_TIMEOUT": "60"}
 @dataclass(kw_only=True)
 class NativeSite:
     lab: NativeLab
-    service: Service
+    service: ServerProcess
     cloud: openstack.connection.Connection
     operator: ApiClient
     pool: str
     before: list[str]
     """State of the second host before it had an agent."""
-    agents: dict[str, agents.Agent]
+    agents: dict[str, agents.LabAgent]
     """Current agent of each host."""
 
     def start_agent(self, host: str) -> None:
@@ -69,7 +69,7 @@ class NativeSite:
         found = self.lab.traffic(client, asked)
         return frozenset(found.answers) | frozenset(found.errors)
 
-    def slots(self, *targets: Target) -> list[list[str]]:
+    def slots(self, *targets: LoadTarget) -> list[list[str]]:
         """Member of each slot of each target, from the kernels of all hosts. Raises Disagreement."""
         known = self.operator.request("GET", "/operator/chassis")["chassis"]
         maps = {each["declared"]["number"]: read_maps(self.lab, each["name"]) for each in known}
@@ -223,9 +223,9 @@ def hold_connections(served: NativeSite, client: str = "far") -> int:
     return len(served.lab.exec(client, opened).splitlines())
 
 
-def targets(made: Any) -> tuple[Target, ...]:
+def targets(made: Any) -> tuple[LoadTarget, ...]:
     """Both protocols at both VIPs."""
-    return tuple(Target(to=vip, port=PORT, protocol=protocol) for vip in vips(made) for protocol in Protocol)
+    return tuple(LoadTarget(to=vip, port=PORT, protocol=protocol) for vip in vips(made) for protocol in Protocol)
 
 
 def await_slot_shares(served: NativeSite, made: Any, **weights: int) -> None:
@@ -244,7 +244,7 @@ def await_slot_shares(served: NativeSite, made: Any, **weights: int) -> None:
     await_announced(served, made, *(MEMBERS[name] for name in weights))
 
 
-def await_slots(served: NativeSite, target: Target) -> list[str]:
+def await_slots(served: NativeSite, target: LoadTarget) -> list[str]:
     """Member of each slot, once all hosts agree, including those without a member."""
 
     found: list[list[str]] = []

@@ -11,7 +11,7 @@ import httpx
 from fairlead.lab import Lab, server
 from fairlead.lab.layout import PHYSICAL_NETWORK
 from fairlead.lab.port_workloads import Placement, workload_of_port
-from fairlead.lab.server import Service
+from fairlead.lab.server import ServerProcess
 from fairlead.lab.workload import Link
 from harness.pools import upper_half
 from harness.ports import free_port
@@ -25,7 +25,7 @@ BALANCING = "/load-balancer/v2/lbaas"
 @dataclass(frozen=True)
 class LeanSite:
     lab: Lab
-    service: Service
+    service: ServerProcess
     http: httpx.Client
 
     def create(self, path: str, **body: Any) -> Any:

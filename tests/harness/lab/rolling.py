@@ -12,7 +12,7 @@ from threading import Event, Thread
 import httpx
 
 from fairlead.lab import Lab
-from fairlead.lab.load import Load, Target
+from fairlead.lab.load import Load, LoadTarget
 from harness.lab.servers import LBS, FairleadProcess, serving
 from harness.rules import TESTS
 from harness.waiting import DEADLINE, wait_until
@@ -98,7 +98,7 @@ def await_more_writes(writer: Writer) -> None:
     wait_until(lambda: writer.written > before + 3)
 
 
-def load_of(targets: Sequence[Target]) -> Load:
+def load_of(targets: Sequence[LoadTarget]) -> Load:
     return Load(
         targets=tuple(targets), rate=RATE, count=RATE * SECONDS, held=HELD, seconds=SECONDS, period=0.5, timeout=30
     )

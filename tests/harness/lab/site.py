@@ -15,7 +15,7 @@ from openstack.exceptions import ConflictException
 from fairlead.lab import Lab, agents
 from fairlead.lab.layout import PHYSICAL_NETWORK
 from fairlead.lab.port_workloads import Placement, workload_of_port
-from fairlead.lab.server import Service, start, stop
+from fairlead.lab.server import ServerProcess, start, stop
 from harness.pools import upper_half
 from harness.ports import free_port
 from harness.waiting import wait_until
@@ -58,7 +58,7 @@ class CreatedBalancer:
 @dataclass(frozen=True)
 class LabSite:
     lab: Lab
-    service: Service
+    service: ServerProcess
     cloud: openstack.connection.Connection
     url: str
 
@@ -185,7 +185,7 @@ class LabSite:
             self.cloud.load_balancer.delete_load_balancer(made.id, cascade=True)
 
     @contextmanager
-    def counting(self) -> Iterator[dict[str, agents.Agent]]:
+    def counting(self) -> Iterator[dict[str, agents.LabAgent]]:
         """Run an agent on each chassis, once all of them report counters."""
         started = {agent.chassis: agent for agent in agents.start(self.lab.layout, self.url)}
         try:

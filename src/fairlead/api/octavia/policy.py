@@ -41,19 +41,19 @@ class Rule(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Grant:
+class PolicyGrant:
     """Roles that satisfy a rule: for objects of the caller's project, and for all projects."""
 
     own: frozenset[str] = frozenset()
     everywhere: frozenset[str]
 
 
-GRANTS: Mapping[Rule, Grant] = {
-    Rule.READ: Grant(own=OBSERVER | MEMBER, everywhere=GLOBAL_OBSERVER | ADMIN),
-    Rule.WRITE: Grant(own=MEMBER, everywhere=ADMIN),
-    Rule.ADMIN: Grant(everywhere=ADMIN),
-    Rule.READ_QUOTA: Grant(own=OBSERVER | MEMBER, everywhere=GLOBAL_OBSERVER | QUOTA_ADMIN | ADMIN),
-    Rule.WRITE_QUOTA: Grant(everywhere=QUOTA_ADMIN | ADMIN),
+GRANTS: Mapping[Rule, PolicyGrant] = {
+    Rule.READ: PolicyGrant(own=OBSERVER | MEMBER, everywhere=GLOBAL_OBSERVER | ADMIN),
+    Rule.WRITE: PolicyGrant(own=MEMBER, everywhere=ADMIN),
+    Rule.ADMIN: PolicyGrant(everywhere=ADMIN),
+    Rule.READ_QUOTA: PolicyGrant(own=OBSERVER | MEMBER, everywhere=GLOBAL_OBSERVER | QUOTA_ADMIN | ADMIN),
+    Rule.WRITE_QUOTA: PolicyGrant(everywhere=QUOTA_ADMIN | ADMIN),
 }
 
 
@@ -117,7 +117,7 @@ RULES: Mapping[str, Rule] = {operation: rule for rule, operations in _OPERATIONS
 class Permit(Identity):
     """Caller with the grant of the current operation."""
 
-    grant: Grant
+    grant: PolicyGrant
 
     @property
     def is_admin(self) -> bool:

@@ -32,7 +32,7 @@ from fairlead.model.documents.hosts import Host, find_tunnel_endpoint
 from fairlead.model.documents.owner import Owner
 from fairlead.model.documents.port_ranges import contains_port, expand
 from fairlead.model.documents.previous_slot_owners import Endpoint, services_of
-from fairlead.model.documents.previous_slot_owners import Service as Slots
+from fairlead.model.documents.previous_slot_owners import VipService as Slots
 from fairlead.model.documents.proxy_place import place_of
 from fairlead.model.queries.host_proxies import hashes_source_only, host_slots, is_serving, own_host
 from fairlead.model.queries.placement import find_member_host, list_member_addresses

@@ -10,7 +10,7 @@ from fairlead.dataplane.interface import Flow, FlowTarget
 from fairlead.model.documents.addresses import IPAddress
 from fairlead.model.documents.loadbalancer import Listener, LoadBalancer, Transport
 from fairlead.model.documents.port_ranges import expand
-from fairlead.model.documents.previous_slot_owners import Service
+from fairlead.model.documents.previous_slot_owners import VipService
 from fairlead.model.queries.host_proxies import hashes_source_only, host_slots
 from fairlead.model.queries.placement import find_member_host, find_routing_host
 from fairlead.model.snapshot import Snapshot
@@ -64,7 +64,7 @@ def _proxy_target(snapshot: Snapshot, balancer: LoadBalancer, listener: Listener
     )
 
 
-def _flow_target(snapshot: Snapshot, balancer: LoadBalancer, service: Service, flow: Flow) -> FlowTarget:
+def _flow_target(snapshot: Snapshot, balancer: LoadBalancer, service: VipService, flow: Flow) -> FlowTarget:
     slot = source_slot(flow.client[0], service.vip) if service.hashes_source_only else _slot(flow)
     member = service.slots[slot] if service.slots else None
     here = _chassis_of(snapshot, balancer, member[0] if member else None)

@@ -26,7 +26,7 @@ from fairlead.drivers.haproxy.file_ownership import FileOwnership
 from fairlead.drivers.haproxy.metrics import MetricsServer
 from fairlead.drivers.haproxy.namespaces import Namespaces
 from fairlead.drivers.haproxy.network import (
-    Plan,
+    ChangePlan,
     ProxyNetwork,
     device_of,
     error_listeners_of,
@@ -262,7 +262,7 @@ class HAProxy:
             await self._change(network_id, network, {owner: waiting[owner]})
 
     async def _change(
-        self, network_id: str, network: ProxyNetwork, rows: Mapping[Owner, Rows], plan: Plan | None = None
+        self, network_id: str, network: ProxyNetwork, rows: Mapping[Owner, Rows], plan: ChangePlan | None = None
     ) -> None:
         """Apply changes of these owners: by the commands of a plan, or by a new process. Raises DriverError after
         restoring the previous state."""
@@ -292,7 +292,9 @@ class HAProxy:
         if left_out:
             self._supervisor.on_failure_changed(list(left_out))
 
-    async def _apply_change(self, network_id: str, network: ProxyNetwork, changed: Changed, plan: Plan | None) -> None:
+    async def _apply_change(
+        self, network_id: str, network: ProxyNetwork, changed: Changed, plan: ChangePlan | None
+    ) -> None:
         """Applies a change. A file is written after HAProxy has loaded it, or has applied the changes of servers."""
         kept = network.state
         process = network.desired
@@ -321,7 +323,7 @@ class HAProxy:
         await self._supervisor.replace(network, process, moved=moved)
 
     async def _bring_by_commands(
-        self, network_id: str, network: ProxyNetwork, process: AnyProcess, changed: Changed, plan: Plan
+        self, network_id: str, network: ProxyNetwork, process: AnyProcess, changed: Changed, plan: ChangePlan
     ) -> None:
         """Apply a change by commands after HAProxy has loaded the changed sections; if a command fails, by a new
         process."""
@@ -474,7 +476,7 @@ class HAProxy:
         await self._supervisor.replace(network, process, moved=network.namespace_process is None)
 
 
-def _differs(kept: StoredState, changed: Changed, plan: Plan | None) -> bool:
+def _differs(kept: StoredState, changed: Changed, plan: ChangePlan | None) -> bool:
     """Whether the rows of these owners are other ones than before."""
     if plan is not None:
         return bool(plan.change)

@@ -29,7 +29,7 @@ from fairlead.model.queries.secrets import Secret
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class ChangePlan:
     """Commands that apply the change of an owner to the running process."""
 
     change: Diff
@@ -111,13 +111,13 @@ class ProxyNetwork:
         """Process that should run; None if there is no frontend to serve."""
         return self.state.process if any(isinstance(row, Frontend) for row in self.state.loaded) else None
 
-    def plan(self, owner: Owner, rows: Rows) -> Plan | None:
+    def plan(self, owner: Owner, rows: Rows) -> ChangePlan | None:
         """Return how commands apply these rows of an owner; None if they need a new process, because commands cannot
         apply them, or because none runs. The work grows with the rows, so it runs in a thread."""
         change = diff(rows, self.state.rows_of(owner))
         others = (row for each, its in self.state.owners.items() if each != owner for row in its.values())
         if not any(isinstance(row, Frontend) for row in (*others, *rows.values())):
-            return Plan(change=change, commands=(), slots=self.state.slots)
+            return ChangePlan(change=change, commands=(), slots=self.state.slots)
         if not self.state.is_applied or not self.is_running or owner in self.state.excluded:
             return None
         before = self.state.slots
@@ -133,9 +133,9 @@ class ProxyNetwork:
         told = commands(change, SlotChange(before=before, after=after))
         if told is None:
             return None
-        return Plan(change=change, commands=told, slots=after, checked=tuple(ours_of(checked(change, rows))))
+        return ChangePlan(change=change, commands=told, slots=after, checked=tuple(ours_of(checked(change, rows))))
 
-    def plan_part(self, owner: Owner, rows: Rows, *, only_servers: bool) -> tuple[Rows, Plan] | None:
+    def plan_part(self, owner: Owner, rows: Rows, *, only_servers: bool) -> tuple[Rows, ChangePlan] | None:
         """Return the part of these rows that commands can apply now; None if there is none."""
         before = self.state.rows_of(owner)
         part = part_without_reload(diff(rows, before), before)
@@ -157,7 +157,7 @@ class ProxyNetwork:
                 f"{total} values to compare, more than {MAX_PROCESS_PATTERNS}: delete or disable L7 policies or rules"
             )
 
-    def wait(self, plan: Plan | None, now: float) -> float:
+    def wait(self, plan: ChangePlan | None, now: float) -> float:
         """Return the seconds until a change may be applied."""
         if plan is None:
             return self.replacement_backoff.wait(now)

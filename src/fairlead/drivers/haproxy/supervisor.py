@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from fairlead.dataplane.haproxy import AnyProcess, HAProxyRow, Process
-from fairlead.dataplane.haproxy_text import Parts, ProcessState, Sockets, render
+from fairlead.dataplane.haproxy_text import Parts, ProcessState, ProxySockets, render
 from fairlead.dataplane.haproxy_words import Unwritable
 from fairlead.drivers.haproxy.backoff import CRASH_LOOP_ENDS, MIN_RESTART_DELAY, STABLE_SECONDS
 from fairlead.drivers.haproxy.counters import ProxyCounters
@@ -428,7 +428,7 @@ class Supervisor:
         self, network: ProxyNetwork, process: AnyProcess, rows: Iterable[HAProxyRow]
     ) -> tuple[Mapping[str, str], Parts]:
         kept = network.state
-        sockets = Sockets(
+        sockets = ProxySockets(
             control=str(kept.folder / CONTROL),
             peers=str(kept.folder / PEERS),
             exporter=str(kept.folder / EXPORTER),

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from fairlead.lab import namespaces
 from fairlead.lab.layout import Layout
 from fairlead.lab.namespaces import LinkEnd
-from fairlead.lab.native.plan import MTU, ROUTERS, Link, Router, Site, link
-from fairlead.lab.processes import Command, run
+from fairlead.lab.native.plan import MTU, ROUTERS, FabricLink, FabricRouter, Site, link
+from fairlead.lab.processes import LabCommand, run
 
 FORWARDING_SYSCTLS = {"ipv4/ip_forward": "1", "ipv6/conf/all/forwarding": "1"}
 MULTIPATH_SYSCTLS = {
@@ -24,7 +24,7 @@ RP_FILTER_SYSCTLS = {"ipv4/conf/default/rp_filter": "2"}
 """rp_filter of hosts, as systemd sets it."""
 
 
-def create_router(layout: Layout, router: Router) -> None:
+def create_router(layout: Layout, router: FabricRouter) -> None:
     namespace = layout.namespace(router.name)
     namespaces.add(namespace)
     namespaces.write_settings(namespace, {**FORWARDING_SYSCTLS, **MULTIPATH_SYSCTLS})
@@ -45,7 +45,7 @@ def create_site(layout: Layout, site: Site) -> None:
         _connect(layout, link(router, site))
 
 
-def _connect(layout: Layout, between: Link) -> None:
+def _connect(layout: Layout, between: FabricLink) -> None:
     router, site = between.router.name, between.site.name
     ends = (
         (LinkEnd(namespace=layout.namespace(router), device=site), between.router_addresses),
@@ -64,24 +64,24 @@ def delete_site(layout: Layout, site: Site) -> None:
     namespaces.delete(layout.namespace(site.name))
 
 
-def set_multipath_seed(layout: Layout, router: Router, seed: int) -> None:
+def set_multipath_seed(layout: Layout, router: FabricRouter, seed: int) -> None:
     """Change the router's multipath hash seed, so that it spreads flows differently."""
     namespaces.write_settings(layout.namespace(router.name), {"ipv4/fib_multipath_hash_seed": str(seed)})
 
 
-def drop_packets(layout: Layout, links: Sequence[Link]) -> None:
+def drop_packets(layout: Layout, links: Sequence[FabricLink]) -> None:
     for each in links:
         table, device = f"netdev cut-{each.site.name}", f'device "{each.site.name}" priority -500'
         chains = [f"chain {way} {{ type filter hook {way} {device}; policy drop; }}" for way in ("ingress", "egress")]
         _nft(layout, each.router, [f"table {table}", f"delete table {table}", f"table {table} {{", *chains, "}"])
 
 
-def restore_packets(layout: Layout, links: Sequence[Link]) -> None:
+def restore_packets(layout: Layout, links: Sequence[FabricLink]) -> None:
     for each in links:
         table = f"netdev cut-{each.site.name}"
         _nft(layout, each.router, [f"table {table}", f"delete table {table}"])
 
 
-def _nft(layout: Layout, router: Router, lines: Sequence[str]) -> None:
+def _nft(layout: Layout, router: FabricRouter, lines: Sequence[str]) -> None:
     argv = namespaces.inside(layout.namespace(router.name), ("nft", "-f", "-"))
-    run(Command(argv=argv), stdin="\n".join(lines) + "\n")
+    run(LabCommand(argv=argv), stdin="\n".join(lines) + "\n")

@@ -23,10 +23,10 @@ from fairlead.lab.lab import Progress, clean_up_on_failure, discard_progress, ta
 from fairlead.lab.layout import RUN_DIR, Layout
 from fairlead.lab.native import fabric, machine, management_network, routes, routing
 from fairlead.lab.native.machine import Machine
-from fairlead.lab.native.plan import OUTSIDE_SITE, ROUTERS, Link, Router, Site, link, plan_hosts
+from fairlead.lab.native.plan import OUTSIDE_SITE, ROUTERS, FabricLink, FabricRouter, Site, link, plan_hosts
 from fairlead.lab.native.status import NativeStatus, list_nodes, read_status
-from fairlead.lab.processes import Command
-from fairlead.lab.records import Dataplane, LockMode
+from fairlead.lab.processes import LabCommand
+from fairlead.lab.records import LabDataplane, LockMode
 
 PACKAGES = ("frr", "nftables", "iproute2")
 TOOLS = (*(str(routing.DAEMON_FOLDER / program) for program in routing.PROGRAMS), "vtysh", "nft", "ip")
@@ -69,7 +69,7 @@ class NativeLab(LabBase):
         require_machine()
         layout = Layout(name=name, run_dir=run_dir)
         with records.locked(layout, LockMode.EXCLUSIVE):
-            records.require_dataplane(layout, Dataplane.NATIVE)
+            records.require_dataplane(layout, LabDataplane.NATIVE)
             running = _find_healthy(layout)
             if running is None:
                 count = chassis or _recorded_hosts(layout) or DEFAULT_HOST_COUNT
@@ -109,7 +109,7 @@ class NativeLab(LabBase):
             raise UnknownNode(name, tuple(sites))
         return sites[name]
 
-    def router(self, name: str) -> Router:
+    def router(self, name: str) -> FabricRouter:
         routers = {router.name: router for router in ROUTERS}
         if name not in routers:
             raise UnknownNode(name, tuple(routers))
@@ -134,13 +134,13 @@ class NativeLab(LabBase):
         shutil.rmtree(self.layout.node_directory(removed.name), ignore_errors=True)
         records.delete_workload(self.layout, removed.name)
 
-    def command(self, place: str, argv: Sequence[str]) -> Command:
+    def command(self, place: str, argv: Sequence[str]) -> LabCommand:
         """Return a command that runs in a node or machine; `vtysh` uses the daemons of the node."""
         places = [*list_nodes(self.record.chassis), *(each.name for each in self.workloads())]
         if place not in places:
             raise UnknownNode(place, places)
         argv = namespaces.inside(self.layout.namespace(place), argv)
-        return Command(argv=argv, environment=routing.environment(self.layout, place))
+        return LabCommand(argv=argv, environment=routing.environment(self.layout, place))
 
     def forward_port(self, listen: str) -> None:
         """Forward HOST:PORT on every host to the same loopback address of this machine."""
@@ -205,12 +205,12 @@ class NativeLab(LabBase):
         for each in behind:
             machine.plug(self.layout, host, each)
 
-    def _links(self, place: str) -> list[Link]:
+    def _links(self, place: str) -> list[FabricLink]:
         """Return the links of a router or a site."""
         sites = (*self.record.chassis, OUTSIDE_SITE)
         return [link(router, site) for router in ROUTERS for site in sites if place in (router.name, site.name)]
 
-    def _link(self, router: str, site: str) -> Link:
+    def _link(self, router: str, site: str) -> FabricLink:
         return link(self.router(router), self.chassis(site))
 
     def _require_node(self, place: str) -> None:
@@ -237,7 +237,7 @@ class NativeLab(LabBase):
 
 
 def _read_record(layout: Layout) -> NativeRecord:
-    return records.read_record(layout, Dataplane.NATIVE, NativeRecord)
+    return records.read_record(layout, LabDataplane.NATIVE, NativeRecord)
 
 
 def _find_healthy(layout: Layout) -> NativeRecord | None:
@@ -269,7 +269,7 @@ def _bring_up(layout: Layout, hosts: Sequence[Site]) -> NativeRecord:
         with ThreadPoolExecutor(max_workers=4) as pool:
             list(pool.map(lambda node: routing.start(layout, node, _configuration(hosts, node)), list_nodes(hosts)))
         NativeLab(layout=layout, record=record).wait_routed()
-        records.write_lab(layout, Dataplane.NATIVE, record)
+        records.write_lab(layout, LabDataplane.NATIVE, record)
     return record
 
 

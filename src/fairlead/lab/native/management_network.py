@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from fairlead.lab import namespaces, processes
 from fairlead.lab.layout import Layout
-from fairlead.lab.processes import LAB_VARIABLE, Command, run
+from fairlead.lab.processes import LAB_VARIABLE, LabCommand, run
 
 RELAY_FOLDER = "servers"
 """Directory of empty files, each named after an address that hosts reach."""
@@ -46,7 +46,7 @@ def _start_relay(layout: Layout, host: str, listen: str) -> None:
     files = ("--pidfile", str(own / f"relay-{listen}.pid"), "--log-file", str(own / f"relay-{listen}.log"))
     place = ("--namespace", str(namespaces.DIRECTORY / layout.namespace(host)), "--listen", listen)
     argv = (sys.executable, "-m", "fairlead.lab.relay", *place, *files)
-    run(Command(argv=argv, environment={LAB_VARIABLE: str(layout.directory)}))
+    run(LabCommand(argv=argv, environment={LAB_VARIABLE: str(layout.directory)}))
 
 
 def _pids(layout: Layout, host: str) -> list[int]:

@@ -55,7 +55,7 @@ LINK_GATEWAY = "fe80::1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Router:
+class FabricRouter:
     name: str
     number: int
     asn: int
@@ -63,10 +63,10 @@ class Router:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Link:
+class FabricLink:
     """A link between a router and a site, with the addresses of both ends and their prefix lengths."""
 
-    router: Router
+    router: FabricRouter
     site: Site
     router_addresses: tuple[str, str]
     """The router's addresses."""
@@ -82,7 +82,7 @@ OUTSIDE_SITE = Site(
     prefixes=("198.51.100.0/24", "2001:db8:c::/64"),
 )
 ROUTERS = tuple(
-    Router(
+    FabricRouter(
         name=f"router{number}",
         number=number,
         asn=65000,
@@ -108,9 +108,9 @@ def plan_hosts(count: int) -> tuple[Site, ...]:
     )
 
 
-def link(router: Router, site: Site) -> Link:
+def link(router: FabricRouter, site: Site) -> FabricLink:
     four, six = f"172.16.{router.number}.", f"fd00:fff{router.number}:{site.number}::"
-    return Link(
+    return FabricLink(
         router=router,
         site=site,
         router_addresses=(f"{four}{4 * site.number + 1}/30", f"{six}1/64"),

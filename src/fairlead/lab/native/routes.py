@@ -7,7 +7,7 @@ import msgspec
 from fairlead.lab.layout import Layout
 from fairlead.lab.native import routing
 from fairlead.lab.native.plan import OUTSIDE_SITE, ROUTERS, Site, link, strip_prefix_length
-from fairlead.lab.processes import Command, run
+from fairlead.lab.processes import LabCommand, run
 
 
 class _Hop(msgspec.Struct):
@@ -25,7 +25,7 @@ class _Route(msgspec.Struct):
 def read_next_hops(layout: Layout, place: str, version: int) -> Mapping[str, frozenset[str]]:
     """Return destination -> devices of its next hops; each device is named after its peer."""
     argv = ("ip", "-n", layout.namespace(place), f"-{version}", "-json", "route", "show")
-    routes = msgspec.json.decode(run(Command(argv=argv)), type=list[_Route])
+    routes = msgspec.json.decode(run(LabCommand(argv=argv)), type=list[_Route])
     return {route.dst: frozenset(_devices(route)) for route in routes if route.dst != "default"}
 
 

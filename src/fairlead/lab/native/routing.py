@@ -15,8 +15,8 @@ import msgspec
 from fairlead.lab import namespaces, processes
 from fairlead.lab.errors import LabError
 from fairlead.lab.layout import Layout
-from fairlead.lab.native.plan import ROUTERS, VIP_PREFIXES, Link, Router, Site, link, strip_prefix_length
-from fairlead.lab.processes import Command, run
+from fairlead.lab.native.plan import ROUTERS, VIP_PREFIXES, FabricLink, FabricRouter, Site, link, strip_prefix_length
+from fairlead.lab.processes import LabCommand, run
 
 DAEMON_FOLDER = Path("/usr/lib/frr")
 USER = "frr"
@@ -111,7 +111,7 @@ def render_host(host: Site, file: str = "frr.conf") -> str:
     return text
 
 
-def render_router(router: Router, sites: Sequence[Site]) -> str:
+def render_router(router: FabricRouter, sites: Sequence[Site]) -> str:
     """Render a router's configuration; it announces its own address and its ends of links."""
     links = [link(router, site) for site in sites]
     networks = [
@@ -149,7 +149,9 @@ def start(layout: Layout, place: str, configuration: str) -> None:
     shutil.chown(own, USER, USER)
     for program in PROGRAMS:
         command = (*HIGH_PRIORITY, *PRIVATE_VAR_TMP, str(own), *_start_daemon(own, program))
-        run(Command(argv=namespaces.inside(layout.namespace(place), command), environment=environment(layout, place)))
+        run(
+            LabCommand(argv=namespaces.inside(layout.namespace(place), command), environment=environment(layout, place))
+        )
     said = run_vtysh(layout, place, "-b")
     if "%" in said:  # the exit code is 0 even after errors
         raise LabError(f"{place}: FRR does not take its configuration: {said.strip()}")
@@ -168,7 +170,7 @@ def _start_daemon(own: Path, program: str) -> Iterator[str]:
 
 def run_vtysh(layout: Layout, place: str, *words: str) -> str:
     """Run vtysh with these arguments and return its output."""
-    return run(Command(argv=(str(layout.programs / "vtysh"), *words), environment=environment(layout, place)))
+    return run(LabCommand(argv=(str(layout.programs / "vtysh"), *words), environment=environment(layout, place)))
 
 
 def configure(layout: Layout, place: str, *lines: str) -> None:
@@ -198,15 +200,15 @@ def kill(layout: Layout, place: str) -> None:
     processes.kill(found, lambda pid: processes.is_marked(pid, layout.directory))
 
 
-def end_session(layout: Layout, between: Link) -> None:
+def end_session(layout: Layout, between: FabricLink) -> None:
     _configure_session(layout, between, "neighbor {} shutdown")
 
 
-def begin_session(layout: Layout, between: Link) -> None:
+def begin_session(layout: Layout, between: FabricLink) -> None:
     _configure_session(layout, between, "no neighbor {} shutdown")
 
 
-def _configure_session(layout: Layout, between: Link, line: str) -> None:
+def _configure_session(layout: Layout, between: FabricLink, line: str) -> None:
     """Configure a session at the router."""
     router = between.router
     configure(

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fairlead.lab.errors import LabError, MissingTools
-from fairlead.lab.processes import Command, run
+from fairlead.lab.processes import LabCommand, run
 
 FETCH_TIMEOUT = 900.0  # seconds, for one package or list
 KEYRINGS = Path("/usr/share/keyrings")
@@ -243,4 +243,4 @@ def _keyring(archive: Archive, progress: Progress) -> Path:
 def _run(argv: Sequence[str], folder: Path) -> str:
     """In the folder, because `apt-get download` writes where it is."""
     words = ("env", "--chdir", str(folder), *argv)
-    return run(Command(argv=words, environment={"LC_ALL": "C"}), timeout=FETCH_TIMEOUT)
+    return run(LabCommand(argv=words, environment={"LC_ALL": "C"}), timeout=FETCH_TIMEOUT)

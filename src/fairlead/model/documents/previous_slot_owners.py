@@ -32,7 +32,7 @@ _NO_PREVIOUS_OWNERS: Mapping[int, IPAddress] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Service:
+class VipService:
     """One port of one VIP."""
 
     listener: lb.Listener
@@ -62,7 +62,7 @@ class Transition:
     expires_at: datetime
 
 
-def services_of(balancer: lb.LoadBalancer, down: Set[HealthKey] = frozenset()) -> Iterator[Service]:
+def services_of(balancer: lb.LoadBalancer, down: Set[HealthKey] = frozenset()) -> Iterator[VipService]:
     """Yield the services of enabled listeners. Members that are down have no slots, as current or previous owner,
     because they do not answer.
 
@@ -77,7 +77,7 @@ def services_of(balancer: lb.LoadBalancer, down: Set[HealthKey] = frozenset()) -
             version = vip.address.version
             for index, port in enumerate(numbers):
                 order, members = dealt.endpoints(pool, version, numbers, index)
-                yield Service(
+                yield VipService(
                     listener=listener,
                     vip=vip.address,
                     port=port,
