@@ -199,7 +199,7 @@ async def test_host_without_an_own_address_has_no_route_for_its_own_vip_packets(
     await put(driver, wanted)
     assert led_own(host)[0] == ""
     assert await driver.read_all() == wanted
-    await put(driver, {owner(0): {key: replace(row, held=False) for key, row in wanted[owner(0)].items()}})  # type: ignore[type-var]
+    await put(driver, {owner(0): {key: replace(row, is_local=False) for key, row in wanted[owner(0)].items()}})  # type: ignore[type-var]
     assert len(addresses(host)) == MANY - 1
     await driver.remove()
 
