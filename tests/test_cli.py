@@ -1,7 +1,10 @@
 """The command: help that a person can use, errors that say what is wrong, exit codes that a script can use."""
 
+import ast
 import base64
 import json
+import subprocess
+import sys
 import threading
 import tomllib
 from collections.abc import Iterator
@@ -12,6 +15,7 @@ import pytest
 
 from fairlead import __version__
 from fairlead.cli.main import main
+from harness.waiting import DEADLINE
 
 
 def run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
@@ -312,3 +316,23 @@ def test_effective_options_are_printed_as_toml(
     monkeypatch.setenv("FAIRLEAD_OVN_OWNER_TAG", "a\x7f\x85\u2028\tb")
     code, out, _ = run(capsys, "config", "show")
     assert (code, tomllib.loads(out)) == (0, {"ovn": {"owner_tag": "a\x7f\x85\u2028\tb"}})
+
+
+@pytest.mark.parametrize("option", ["--version", "--help"])
+def test_version_and_help_import_no_server_lab_or_model(option: str):
+    """Completion and scripts call them often, so they start in a fraction of a second."""
+    program = f"""
+import sys
+from fairlead.cli.main import main
+try:
+    main(["{option}"])
+except SystemExit:
+    pass
+print(sorted(name for name in sys.modules if name.startswith("fairlead.")), file=sys.stderr)
+print([name for name in ("asyncio", "yaml", "uvloop", "cryptography") if name in sys.modules], file=sys.stderr)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=DEADLINE)
+    ours, heavy = map(ast.literal_eval, done.stderr.splitlines())
+    packages = {name.split(".")[1] for name in ours}
+    assert (packages, heavy) == ({"cli", "config", "http", "runtime"}, [])
+    assert [name for name in ours if name.startswith("fairlead.config.")] == ["fairlead.config.errors"]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fairlead.cli.main import main
-from fairlead.config.load import BadConfiguration
+from fairlead.config.errors import BadConfiguration
 from fairlead.config.option_files import AGENT_SECTIONS, SERVER_SECTIONS, check_files, option_files
 from fairlead.config.options import SECTIONS, Configuration, PathKind
 from harness.certificates import Authority, key_pem, new_key

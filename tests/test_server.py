@@ -15,7 +15,7 @@ from fairlead.api.http.acceptor import Acceptor, ClientConnections
 from fairlead.api.http.protocol import BoundedHttp
 from fairlead.compilers.ovn import OVN, compile_owner
 from fairlead.compilers.providers import parse_names, without_proxies
-from fairlead.config.load import BadConfiguration
+from fairlead.config.errors import BadConfiguration
 from fairlead.config.options import Configuration, OvnOptions
 from fairlead.model.documents.proxy_place import ProxyPlace
 from fairlead.model.documents.quota import UNLIMITED

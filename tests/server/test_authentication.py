@@ -17,7 +17,7 @@ from fairlead.api.http.authentication import (
     authenticate_as_admin,
 )
 from fairlead.api.keystone.tokens import KeystoneTokens
-from fairlead.config.load import BadConfiguration
+from fairlead.config.errors import BadConfiguration
 from fairlead.config.options import Configuration, KeystoneOptions, ServerOptions
 from fairlead.server.authentication import challenge, check_authentication, make_authentication, reload_credentials
 from harness.front_ends.keystone_recorded import PASSWORD, SHOP_SCOPE, ReplayedKeystone, replayed_keystone, token

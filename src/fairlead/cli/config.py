@@ -73,7 +73,7 @@ def check_all(configuration: "Configuration", sections: Iterable[str]) -> None:
 
 
 def _migrate(arguments: argparse.Namespace) -> int:
-    from fairlead.config.load import BadConfiguration
+    from fairlead.config.errors import BadConfiguration
     from fairlead.config.renamed import migrate
 
     try:

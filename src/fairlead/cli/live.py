@@ -10,11 +10,12 @@ import socket
 import ssl
 from collections.abc import Callable
 from ipaddress import ip_address
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fairlead.config.load import read_configuration, split_listen
-from fairlead.config.options import ServerOptions
 from fairlead.runtime.terminal import print_error, print_lines
+
+if TYPE_CHECKING:  # parsers are made for every command, options are read for few
+    from fairlead.config.options import ServerOptions
 
 TIMEOUT = 5.0
 """Seconds to wait for the answer."""
@@ -44,6 +45,8 @@ def add_parser(commands: Any, add_file: Callable[[Any], None]) -> None:
 
 
 def _alive(arguments: argparse.Namespace) -> int:
+    from fairlead.config.load import read_configuration
+
     options = read_configuration(arguments.config, os.environ).server
     connection = _connection(options)
     try:
@@ -59,9 +62,11 @@ def _alive(arguments: argparse.Namespace) -> int:
     return 0 if answer.status == http.client.OK else 1
 
 
-def _connection(options: ServerOptions) -> http.client.HTTPConnection:
+def _connection(options: "ServerOptions") -> http.client.HTTPConnection:
     if options.listen.startswith("unix:"):
         return _OnSocket(options.listen.removeprefix("unix:"))
+    from fairlead.config.load import split_listen
+
     host, port = split_listen(options.listen)
     host = _reached_at(host)
     if options.tls_certificate:

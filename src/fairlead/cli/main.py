@@ -5,7 +5,6 @@ and `show` if the dataplane differs, and from `trace` if the packet is not deliv
 """
 
 import argparse
-import asyncio
 import os
 import sys
 import urllib.parse
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairlead import __version__
 from fairlead.cli.rows import DIFFERENT, print_plan
+from fairlead.config.errors import BadConfiguration
 from fairlead.http.server_client import ApiClient, ServerError, is_url
 from fairlead.runtime.terminal import print_error, print_json, print_lines
 
@@ -49,14 +49,8 @@ class CliError(Exception):
 
 def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else argv
-    if words and words[0] in _LANGUAGES:
-        return _LANGUAGES[words[0]](words[1:])
-    from fairlead.config.load import BadConfiguration
-
-    parser = _make_parser()
-    arguments = parser.parse_args(words)
     try:
-        code: int = arguments.run(arguments)
+        return _run(words)
     except BadConfiguration as error:
         print_error(f"fairlead: {error}")
         return 2
@@ -68,6 +62,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return 1
+
+
+def _run(words: Sequence[str]) -> int:
+    if words and words[0] in _LANGUAGES:
+        return _LANGUAGES[words[0]](words[1:])
+    arguments = _make_parser().parse_args(words)
+    code: int = arguments.run(arguments)
     return code
 
 
@@ -79,7 +80,6 @@ def _make_parser() -> argparse.ArgumentParser:
     from fairlead.cli.rows import add_parsers as add_rows
     from fairlead.cli.store import add_parser as add_store
     from fairlead.cli.tenant import add_parsers as add_tenants
-    from fairlead.lab.command import add_parser as add_lab
 
     parser = argparse.ArgumentParser(
         prog="fairlead", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -98,7 +98,7 @@ def _make_parser() -> argparse.ArgumentParser:
     add_tenants(commands)
     commands.add_parser("octavia", help="where Fairlead is a provider of a real Octavia: `octavia --help`")
     add_config(commands, _add_configuration_file)
-    add_lab(commands)
+    commands.add_parser("lab", help="several OVN compute nodes, or plain Linux hosts, on this machine: `lab --help`")
     return parser
 
 
@@ -224,6 +224,8 @@ def _server(arguments: argparse.Namespace) -> int:
 
 
 def run_server(configuration: "Configuration") -> int:
+    import asyncio
+
     import uvloop
 
     from fairlead.api.http.authentication import BadPasswordFile
@@ -241,6 +243,8 @@ def run_server(configuration: "Configuration") -> int:
 
 
 def _agent(arguments: argparse.Namespace) -> int:
+    import asyncio
+
     from fairlead.cli.config import check_all
     from fairlead.config.load import check_secrets, read_configuration
     from fairlead.config.option_files import AGENT_SECTIONS
@@ -276,6 +280,8 @@ def _agent(arguments: argparse.Namespace) -> int:
 
 def _enroll(file: str, path: Path) -> int:
     """Get a certificate for this node with a token. Raises Failure."""
+    import asyncio
+
     from fairlead.agent_protocol.enrolment import MAX_TOKEN_LENGTH, read_token
     from fairlead.node.identity import NoIdentity, enrol
 
@@ -301,7 +307,14 @@ def _octavia(words: Sequence[str]) -> int:
     return command.main(words)
 
 
-_LANGUAGES: Mapping[str, Callable[[Sequence[str]], int]] = {"network": _network, "octavia": _octavia}
+def _lab(words: Sequence[str]) -> int:
+    """Run `fairlead lab`, which other commands do not import."""
+    from fairlead.lab import command
+
+    return command.main(words)
+
+
+_LANGUAGES: Mapping[str, Callable[[Sequence[str]], int]] = {"lab": _lab, "network": _network, "octavia": _octavia}
 """Commands that parse their own arguments."""
 
 
@@ -351,8 +364,11 @@ def _trace_flow(arguments: argparse.Namespace) -> int:
 
 
 def _trace_packet(arguments: argparse.Namespace) -> int:
+    import asyncio
+
     from fairlead.cli import trace
-    from fairlead.config.load import BadConfiguration, read_configuration
+    from fairlead.config.errors import BadConfiguration
+    from fairlead.config.load import read_configuration
     from fairlead.dataplane.ovn_trace import IcmpEcho, Untraceable
     from fairlead.drivers.ovn.trace import tracer
     from fairlead.drivers.ovsdb.client import Tls

@@ -4,7 +4,6 @@ Exit codes: 0 success, 1 failed or rejected, 2 usage error, 3 documents differ.
 """
 
 import argparse
-import asyncio
 import os
 import sys
 import uuid
@@ -128,7 +127,9 @@ Act: TypeAlias = Callable[[argparse.Namespace], Coroutine[Any, Any, tuple[Comman
 
 
 def _run(arguments: argparse.Namespace, act: Act) -> int:
-    from fairlead.config.load import BadConfiguration
+    import asyncio
+
+    from fairlead.config.errors import BadConfiguration
     from fairlead.store.copy import CopyDiffers
     from fairlead.store.interface import StoreError
 

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 from fairlead.compilers.providers import parse_names
 from fairlead.config import renamed
+from fairlead.config.errors import BadConfiguration
 from fairlead.config.options import (
     SECRET_KINDS,
     SECTIONS,
@@ -54,10 +55,6 @@ COMMAND_VARIABLES = frozenset(
 )
 """Environment variables of the command line, the lab and the demo: not options."""
 _WIDTH = 118  # columns of a comment in the template
-
-
-class BadConfiguration(Exception):
-    """Invalid configuration. The message has the source, the option, the value and the expected form."""
 
 
 def read_configuration(path: Path | None, environment: Mapping[str, str]) -> Configuration:

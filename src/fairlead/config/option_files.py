@@ -15,7 +15,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
 from fairlead.api.http.authentication import BadPasswordFile, read_password_file
-from fairlead.config.load import BadConfiguration
+from fairlead.config.errors import BadConfiguration
 from fairlead.config.options import SECTIONS, Configuration, PathKind
 
 AGENT_SECTIONS = ("agent", "log")

@@ -11,7 +11,7 @@ from fairlead.api.http.authentication import Authenticate, HttpBasic, authentica
 from fairlead.api.keystone.cache import TokenCache
 from fairlead.api.keystone.client import Keystone, ServiceUser, ServiceUserRejected
 from fairlead.api.keystone.tokens import KeystoneTokens
-from fairlead.config.load import BadConfiguration
+from fairlead.config.errors import BadConfiguration
 from fairlead.config.option_files import OptionFile, read_password
 from fairlead.config.options import Configuration, KeystoneOptions, PathKind
 from fairlead.http.client import HttpEndpoint, NoAnswer, NotTrusted

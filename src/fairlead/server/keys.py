@@ -10,7 +10,7 @@ from fairlead.api.http.authentication import Authenticate
 from fairlead.api.keys import Keys
 from fairlead.api.keystone.client import Keystone, OwnToken, ServiceUserRejected
 from fairlead.api.keystone.tokens import KeystoneTokens
-from fairlead.config.load import BadConfiguration
+from fairlead.config.errors import BadConfiguration
 from fairlead.config.options import Configuration, KeyOptions
 from fairlead.http.client import HttpEndpoint, NoAnswer
 from fairlead.keystores.barbican import UNRESPONSIVE_MESSAGE, Barbican, CombinedKeyStore, Token

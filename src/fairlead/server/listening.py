@@ -25,7 +25,8 @@ from fairlead.api.http.access_control import names_of
 from fairlead.api.http.authentication import Authenticate, BadPasswordFile
 from fairlead.api.http.protocol import HEAD_TIMEOUT, BoundedHttp
 from fairlead.api.http.websocket import MAX_MESSAGE_BYTES, PING_SECONDS, PONG_SECONDS, BoundedWebSocket
-from fairlead.config.load import BadConfiguration, check_secrets, split_listen
+from fairlead.config.errors import BadConfiguration
+from fairlead.config.load import check_secrets, split_listen
 from fairlead.config.option_files import check_file, invalid_now, option_files
 from fairlead.config.options import Configuration, PathKind, ServerOptions
 from fairlead.runtime.logging import reopen

@@ -32,7 +32,8 @@ from fairlead.compilers.providers import (
     with_advice,
     without_proxies,
 )
-from fairlead.config.load import BadConfiguration, check_secrets, host_proxy_ports
+from fairlead.config.errors import BadConfiguration
+from fairlead.config.load import check_secrets, host_proxy_ports
 from fairlead.config.options import AGENTS, Configuration
 from fairlead.dataplane.interface import Dataplane, DataplaneScope
 from fairlead.model.documents.quota import Limits

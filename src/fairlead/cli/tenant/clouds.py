@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from fairlead.cli.tenant.keystone import AUTH_PLUGINS, KEYS, EndpointNotFound, log_in
 from fairlead.http.server_client import ApiClient, is_url
 
@@ -148,6 +146,8 @@ def _secure(path: Path) -> Mapping[str, Any]:
 
 def _read(path: Path) -> Mapping[str, Any]:
     """Parse a YAML file. Raises BadCloud."""
+    import yaml
+
     try:
         read = yaml.safe_load(path.read_text())
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
