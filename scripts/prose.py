@@ -17,24 +17,26 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 CEILINGS: Mapping[str, float] = {
-    "src/fairlead/api": 2.0,
-    "src/fairlead/changes": 2.0,
-    "src/fairlead/compilers": 2.0,
-    "src/fairlead/config": 2.0,
+    "src/fairlead/api": 1.0,
+    "src/fairlead/changes": 0.5,
+    "src/fairlead/compilers": 1.0,
+    "src/fairlead/config": 0.5,
     "src/fairlead/dataplane": 2.0,
-    "src/fairlead/drivers": 2.0,
-    "src/fairlead/keystores": 2.0,
-    "src/fairlead/model": 2.0,
-    "src/fairlead/node": 2.0,
-    "src/fairlead/octavia_plugin": 2.0,
-    "src/fairlead/reconciler": 2.0,
-    "src/fairlead/server": 2.0,
-    "src/fairlead/store": 2.0,
-    "src": 2.0,
-    "tests": 6.0,
-    "CONTRIBUTING.md": 2.0,
+    "src/fairlead/drivers": 1.0,
+    "src/fairlead/keystores": 1.0,
+    "src/fairlead/model": 1.5,
+    "src/fairlead/node": 1.5,
+    "src/fairlead/octavia_plugin": 0.5,
+    "src/fairlead/reconciler": 0.5,
+    "src/fairlead/server": 0.5,
+    "src/fairlead/store": 0.5,
+    "src": 1.5,
+    "tests": 5.5,
+    "ARCHITECTURE.md": 0.5,
+    "CONTRIBUTING.md": 0.5,
+    "README.md": 1.5,
 }
-"""Folder or file -> markers per 1,000 words."""
+"""Folder or file -> markers per 1,000 words: the present rate, rounded up to the next half."""
 _MARKERS = re.compile(
     r"\b(?:who|whose|whom|whoever|nobody|somebody|everybody|anew|by now|all the same|at once|besides|meanwhile"
     r"|as far as|for good|lately|says?|said|tells?|told|asks?|asked|hears?|heard|believes?|believed"
