@@ -32,7 +32,7 @@ def with_extra_fields(message: Any) -> Any:
     match message:
         case dict():
             return {**{name: _with_nested_fields(each) for name, each in message.items()}, **EXTRA_FIELDS}
-        case list() if len(message) == len(ENDPOINT) and message[ENDPOINT.index("number")] in range(65536):
+        case list() if len(message) == len(ENDPOINT) and message[ENDPOINT.index("port")] in range(65536):
             return [*message, "of-tomorrow"]
         case list():
             return [with_extra_fields(each) for each in message]
