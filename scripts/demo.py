@@ -98,7 +98,7 @@ def bring_up() -> tuple[Lab, serving.ServerProcess]:
         {"FAIRLEAD_HEALTH_PROBER": "agents", "FAIRLEAD_KEYS_DIRECTORY": str(make_key_containers(lab))},
     )
     agents.start(lab.layout, service.url)
-    print(f"{DIM}  Fairlead serves on {service.url}; an agent on each node counts, probes, and runs proxies{END}")
+    print(f"{DIM}  Fairlead listens on {service.url}; an agent on each node counts, probes, and runs proxies{END}")
     return lab, service
 
 

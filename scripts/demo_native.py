@@ -58,7 +58,7 @@ def bring_up() -> tuple[NativeLab, serving.ServerProcess, dict[str, agents.LabAg
     lab.forward_port(LISTEN)
     declare(service.url, lab.record.chassis)
     running = {agent.chassis: agent for agent in agents.start(lab.layout, service.url)}
-    print_dim(f"Fairlead serves on {service.url}; an agent on each host")
+    print_dim(f"Fairlead listens on {service.url}; an agent on each host")
     return lab, service, running
 
 

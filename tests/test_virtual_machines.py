@@ -73,7 +73,7 @@ def test_missing_kernel_module_is_named(tree: KernelTree, tmp_path: Path):
 
 
 def test_unknown_kernel_is_rejected_with_the_available_names():
-    with pytest.raises(LabError, match="kernel 'bullseye' is unknown: choose from bookworm, trixie, noble, own"):
+    with pytest.raises(LabError, match="unknown kernel 'bullseye'; expected one of bookworm, trixie, noble, own"):
         kernels.fetch("bullseye", print)
 
 
@@ -100,7 +100,7 @@ def test_only_an_emulated_vm_has_longer_timeouts():
 
 def test_a_command_without_a_virtual_machine_is_refused(capsys: pytest.CaptureFixture[str]):
     assert command.main(["up", "--", "echo", "hello"]) == 1
-    assert capsys.readouterr().err == "error: a command needs --vm: echo hello\n"
+    assert capsys.readouterr().err == "error: 'echo hello': a command requires --vm\n"
 
 
 def test_the_lab_in_the_virtual_machine_gets_the_other_options(monkeypatch: pytest.MonkeyPatch):

@@ -392,7 +392,7 @@ def test_down_removes_the_whole_lab(other: Layout) -> None:
 
 def test_down_of_a_missing_lab_succeeds(other: Layout, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["down", "--name", other.name]) == 0
-    assert "was not there" in capsys.readouterr().err
+    assert "not found" in capsys.readouterr().err
     assert_nothing_left(other)
 
 
@@ -430,7 +430,7 @@ def test_up_leaves_a_healthy_lab_unchanged(lab: Lab) -> None:
     before = lab.status()
     assert before == Lab.up(lab.name, chassis=2).status()
     assert before == Lab.up(lab.name).status()
-    with pytest.raises(LabMismatch, match="is up with 2 chassis, and goes on so without --chassis;"):
+    with pytest.raises(LabMismatch, match="runs with 2 chassis, which --chassis cannot change;"):
         Lab.up(lab.name, chassis=3)
 
 
@@ -459,7 +459,7 @@ def test_command_printed_by_status_restarts_the_server(other: Layout, capsys: py
     assert (len(status.chassis), status.is_healthy) == (3, True)
     said = ["ovn-sbctl", "get", "Chassis", "chassis2", "other_config:ovn-cms-options"]
     assert lab.exec("central", said).strip() == '"availability-zones=a:b"'
-    assert status.service[0].startswith(f"serves on {listen}")
+    assert status.service[0].startswith(f"listens on {listen}")
     assert main(["down", "--name", other.name]) == 0
 
 

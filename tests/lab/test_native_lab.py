@@ -295,7 +295,7 @@ def test_hosts_reach_a_server_outside_the_lab(site: NativeLab) -> None:
         for host in HOSTS:
             ready = site.exec(host, (sys.executable, "-c", ASK.format(url=f"http://{listen}/readyz")))
             assert ready == "ready\n"
-        assert site.status().service[0].startswith(f"serves on {listen}")
+        assert site.status().service[0].startswith(f"listens on {listen}")
     finally:
         server.stop(site.layout, started)
 
@@ -303,7 +303,7 @@ def test_hosts_reach_a_server_outside_the_lab(site: NativeLab) -> None:
 def test_up_leaves_a_healthy_lab_unchanged(site: NativeLab) -> None:
     before = site.status()
     assert before == NativeLab.up(site.name).status() == NativeLab.open(site.name).status()
-    with pytest.raises(LabMismatch, match="is up with 3 hosts, and goes on so without --chassis;"):
+    with pytest.raises(LabMismatch, match="runs with 3 hosts, which --chassis cannot change;"):
         NativeLab.up(site.name, chassis=2)
 
 
@@ -317,7 +317,7 @@ def test_command_line_handles_native_labs(site: NativeLab, capsys: pytest.Captur
     code, said = run("up", "--dataplane", "ovn")
     assert (code, "is up with the dataplane native" in said) == (1, True)
     code, said = run("status")
-    assert (code, "web1        behind host1 10.101.0.11 fd00:101::11" in said) == (0, True)
+    assert (code, "web1        on host1 10.101.0.11 fd00:101::11" in said) == (0, True)
     assert run("workload", "add", "more", "--chassis", "host2", "--number", "12", "--answer", "80")[0] == 0
     assert site.workload("more") == machine(site, "more", "host2", 12, 80)
     assert run("workload", "remove", "more")[0] == 0
@@ -325,7 +325,7 @@ def test_command_line_handles_native_labs(site: NativeLab, capsys: pytest.Captur
     assert run("fault", "rehash", "router1", "3")[0] == 0
     assert run("fault", "cut", "router1", "nobody")[0] == 1
     code, said = run("trace", "client", "web1")
-    assert (code, "no OVN" in said) == (1, True)
+    assert (code, "needs a lab with OVN" in said) == (1, True)
     site.wait_routed()
 
 
@@ -373,7 +373,7 @@ def test_take_down_removes_a_lab_killed_during_up(other: Layout) -> None:
         wait_until(lambda: all(daemon.exists() for daemon in daemons))
         up.send_signal(signal.SIGKILL)
     assert len(processes.find_marked(other.directory)) >= 3 * 4
-    with pytest.raises(LabError, match="does not run"):
+    with pytest.raises(LabError, match="is not running"):
         NativeLab.open(other.name)
     assert take_down(other.name)
     assert_nothing_left(other)

@@ -36,7 +36,7 @@ EXAMPLES = {
 """,
     "up": """examples:
   fairlead lab up
-  fairlead lab up --serve        (then: source the file that it names, and use openstack)
+  fairlead lab up --serve        (then source the printed file to use openstack)
   fairlead lab up --name second --chassis 4
   fairlead lab up --zones a,a,b        (three chassis: two in zone a, one in zone b)
   debootstrap --variant=minbase --include=ovn-central,ovn-host,openvswitch-switch trixie /var/tmp/trixie
@@ -44,8 +44,8 @@ EXAMPLES = {
   fairlead lab up --dataplane native --chassis 3        (three plain Linux hosts behind two routers, and no OVN)
   fairlead lab up --vm        (in a virtual machine whose kernel has Open vSwitch; then a shell in it)
   fairlead lab up --vm bookworm -- fairlead lab status        (on the kernel of Debian 12; one command, no shell)
-With OVN, external networks are flat on the physical network `physnet`. A host outside, the place `outside`, is there as
-203.0.113.1 and 2001:db8::1:
+With OVN, external networks are flat on the physical network `physnet`. The external host, place `outside`, has the
+addresses 203.0.113.1 and 2001:db8::1:
   openstack network create public --external --provider-network-type flat --provider-physical-network physnet
   openstack subnet create public4 --network public --subnet-range 203.0.113.0/24 --gateway 203.0.113.1
 """,
@@ -53,8 +53,8 @@ With OVN, external networks are flat on the physical network `physnet`. A host o
   fairlead lab status
   fairlead lab status --json
 """,
-    "exec": """The place is a workload, a chassis (chassis1, ...), central or fabric. Of plain hosts it is a
-machine, a host (host1, ...), a router (router1, router2) or what is outside.
+    "exec": """With OVN, the place is a workload, a chassis (chassis1, ...), central, fabric or outside. With plain
+hosts, it is a machine, a host (host1, ...), a router (router1, router2) or outside.
 examples:
   fairlead lab exec central -- ovn-nbctl show
   fairlead lab exec chassis1 -- ovs-ofctl dump-flows br-int
@@ -75,46 +75,47 @@ def add_parser(subparsers: "parsing.Subparsers") -> None:
     workload_command.add_parser(commands)
     trace_command.add_parser(commands)
     fault_command.add_parser(commands)
-    parsing.add_command(commands, "down", "end the lab and remove all of it; fine if there is none", _down)
+    parsing.add_command(commands, "down", "stop the lab and remove it; succeeds if there is none", _down)
 
 
 # up, down, status
 
 
 def _add_up(commands: "parsing.Subparsers") -> None:
-    summary = "start a lab, leave it as it is if it is up and well, make it anew (empty) if it is not"
+    summary = "start a lab; keep a healthy one, and replace an unhealthy one by a new, empty lab"
     parser = parsing.add_command(commands, "up", summary, _up, EXAMPLES["up"])
     parser.add_argument(
         "--dataplane",
         type=LabDataplane,
         choices=list(LabDataplane),
-        help="OVN's compute nodes, or plain Linux hosts (ovn; a lab that runs: what it has)",
+        help="OVN compute nodes, or plain Linux hosts (default: ovn, or the dataplane of the running lab)",
     )
     parser.add_argument(
         "--chassis",
         type=int,
         metavar="N",
-        help=f"number of compute nodes, or of hosts ({DEFAULT_CHASSIS_COUNT}, or {DEFAULT_HOST_COUNT};"
-        " a lab that runs: what it has)",
+        help=f"number of compute nodes or hosts (default: {DEFAULT_CHASSIS_COUNT} compute nodes, {DEFAULT_HOST_COUNT}"
+        " hosts, or the number of the running lab)",
     )
     parser.add_argument(
         "--zones",
         type=_parse_zones,
         default=(),
         metavar="Z,Z,...",
-        help="the availability zone that each chassis says, in order; a:b is two, nothing is none",
+        help="availability zones of each chassis, in order; a:b are two zones of one chassis, an empty item is none",
     )
     parser.add_argument(
         "--serve",
         nargs="?",
         const=server.DEFAULT_LISTEN,
         metavar="HOST:PORT",
-        help=f"start a Fairlead server and agents too ({server.DEFAULT_LISTEN})",
+        help=f"also start a Fairlead server and agents (default: {server.DEFAULT_LISTEN})",
     )
     parser.add_argument(
         "--root",
         metavar="DIR",
-        help=f"OVN and Open vSwitch of another system's tree (environment {programs.ROOT_VARIABLE}; this machine's)",
+        help="root directory of another system with OVN and Open vSwitch (environment"
+        f" {programs.ROOT_VARIABLE}; default: this machine)",
     )
     parser.add_argument(
         "--vm",
@@ -122,16 +123,20 @@ def _add_up(commands: "parsing.Subparsers") -> None:
         const=vm_kernels.DEFAULT_KERNEL,
         choices=vm_kernels.NAMES,
         metavar="KERNEL",
-        help="in a virtual machine with this machine's files, on the datapath of a distribution's kernel: "
-        f"{', '.join(vm_kernels.NAMES)} ({vm_kernels.DEFAULT_KERNEL}); needs QEMU and busybox; no root where KVM works",
+        help="run the lab in a virtual machine with this machine's files and a distribution's kernel: "
+        f"{', '.join(vm_kernels.NAMES)} (default: {vm_kernels.DEFAULT_KERNEL}); needs QEMU and busybox, and no root"
+        " with KVM",
     )
-    parser.add_argument("argv", metavar="-- CMD", nargs="*", help="with --vm: the command to run instead of a shell")
+    parser.add_argument("argv", metavar="-- CMD", nargs="*", help="with --vm: command to run instead of a shell")
 
 
 def _parse_zones(text: str) -> tuple[tuple[str, ...], ...]:
     """Those of each chassis."""
     if not re.fullmatch(r"[\w.:,-]+", text):
-        raise argparse.ArgumentTypeError("letters, digits, - _ and dots; commas between chassis, colons between zones")
+        raise argparse.ArgumentTypeError(
+            f"expected zone names of letters, digits, - _ and dots, with commas between chassis and colons between"
+            f" zones, got '{text}'"
+        )
     return tuple(tuple(filter(None, each.split(":"))) for each in text.split(","))
 
 
@@ -140,7 +145,7 @@ def _up(arguments: argparse.Namespace) -> None:
         up_in_vm(arguments.vm, arguments.name, _up_options(arguments), arguments.argv, parsing.progress)
         return
     if arguments.argv:
-        raise LabError(f"a command needs --vm: {' '.join(arguments.argv)}")
+        raise LabError(f"'{' '.join(arguments.argv)}': a command requires --vm")
     found = records.find_dataplane(Layout(name=arguments.name))
     if (arguments.dataplane or found) is LabDataplane.NATIVE:
         _up_native(arguments)
@@ -168,7 +173,7 @@ def _up_ovn(arguments: argparse.Namespace) -> None:
         lab.set_zones(node.name, *zones)
     if arguments.serve:
         serving = server.start(lab.layout, arguments.serve)
-        parsing.progress(f"Fairlead serves on {serving.url}; log: {serving.log}")
+        parsing.progress(f"Fairlead listens on {serving.url}; log: {serving.log}")
         agents.start(lab.layout, serving.url)
         parsing.progress(f"for the openstack client: source {serving.openrc}")
     print(lab.northbound)
@@ -176,27 +181,27 @@ def _up_ovn(arguments: argparse.Namespace) -> None:
 
 def _up_native(arguments: argparse.Namespace) -> None:
     if asked := [option for option in ("zones", "root") if getattr(arguments, option)]:
-        raise LabError(f"a lab of plain hosts has no --{asked[0]}")
+        raise LabError(f"--{asked[0]} is not supported with --dataplane native")
     lab = NativeLab.up(arguments.name, chassis=arguments.chassis, progress=parsing.progress)
     if arguments.serve:
         serving = server.start(lab.layout, arguments.serve)
         lab.forward_port(arguments.serve)
         declare(serving.url, lab.record.chassis)
         agents.start(lab.layout, serving.url)
-        parsing.progress(f"Fairlead serves on {serving.url}, with an agent on each host; log: {serving.log}")
+        parsing.progress(f"Fairlead listens on {serving.url}, with an agent on each host; log: {serving.log}")
         parsing.progress(f"for the openstack client: source {serving.openrc}")
     print(" ".join(host.name for host in lab.record.chassis))
 
 
 def _down(arguments: argparse.Namespace) -> None:
     found = take_down(arguments.name)
-    parsing.progress(f"lab {arguments.name}: {'removed' if found else 'was not there'}")
+    parsing.progress(f"lab {arguments.name}: {'removed' if found else 'not found'}")
 
 
 def _add_status(commands: "parsing.Subparsers") -> None:
-    summary = "what runs, who is registered, which workloads are bound"
+    summary = "print processes, registered chassis and bound workloads"
     parser = parsing.add_command(commands, "status", summary, _status, EXAMPLES["status"])
-    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def _status(arguments: argparse.Namespace) -> None:
@@ -206,12 +211,14 @@ def _status(arguments: argparse.Namespace) -> None:
     else:
         print(*(render_status(status) if isinstance(status, LabStatus) else render_native(status)), sep="\n")
     if not status.is_healthy:
-        raise LabError(f"the lab is not well; `fairlead lab up --name {status.name}` makes it anew, with nothing in it")
+        raise LabError(
+            f"lab {status.name!r} is unhealthy; `fairlead lab up --name {status.name}` replaces it by a new, empty lab"
+        )
 
 
 def render_status(status: LabStatus) -> list[str]:
-    lines = [f"lab {status.name}: {'well' if status.is_healthy else 'NOT WELL'}, datapath {status.datapath}"]
-    lines += [f"  programs    of {status.root}"] if status.root else []
+    lines = [f"lab {status.name}: {'healthy' if status.is_healthy else 'NOT HEALTHY'}, datapath {status.datapath}"]
+    lines += [f"  programs    from {status.root}"] if status.root else []
     lines += [f"  northbound  {status.northbound}", f"  southbound  {status.southbound}"]
     lines += [f"  fairlead    {line}" for line in status.service]
     for node in status.chassis:
@@ -224,14 +231,14 @@ def render_status(status: LabStatus) -> list[str]:
 
 
 def render_native(status: NativeStatus) -> list[str]:
-    lines = [f"lab {status.name}: {'well' if status.is_healthy else 'NOT WELL'}, plain hosts"]
+    lines = [f"lab {status.name}: {'healthy' if status.is_healthy else 'NOT HEALTHY'}, plain hosts"]
     lines += [f"  fairlead    {line}" for line in status.service]
     lines += [
         f"  {host.name:<11} {' '.join(host.loopback_addresses)}, machines {' '.join(host.prefixes)}"
         for host in status.chassis
     ]
     lines += _render_parts(status)
-    lines += [f"  {each.name:<11} behind {each.chassis} {' '.join(each.addresses)}" for each in status.workloads]
+    lines += [f"  {each.name:<11} on {each.chassis} {' '.join(each.addresses)}" for each in status.workloads]
     return lines
 
 

@@ -118,14 +118,16 @@ def detach(pidfile: Path, log_file: Path) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m fairlead.lab.echo_server",
-        description="Answer on TCP and UDP, IPv4 and IPv6, with a name.",
+        description="Answer each request with a name, on TCP and UDP, IPv4 and IPv6.",
         epilog="example: python -m fairlead.lab.echo_server --name web1 --port 8080",
     )
-    parser.add_argument("--name", required=True, help="what to answer")
-    parser.add_argument("--port", type=int, action="append", required=True, help="port to listen on; repeat for more")
-    parser.add_argument("--detach", action="store_true", help="go to the background when listening")
-    parser.add_argument("--pidfile", type=Path, default=Path("answer.pid"), help="with --detach: where to leave the id")
-    parser.add_argument("--log-file", type=Path, default=Path(os.devnull), help="with --detach: where errors go")
+    parser.add_argument("--name", required=True, help="name to answer")
+    parser.add_argument("--port", type=int, action="append", required=True, help="port to listen on; repeatable")
+    parser.add_argument("--detach", action="store_true", help="run in the background once it listens")
+    parser.add_argument(
+        "--pidfile", type=Path, default=Path("answer.pid"), help="with --detach: file for the process id"
+    )
+    parser.add_argument("--log-file", type=Path, default=Path(os.devnull), help="with --detach: file for errors")
     return parser
 
 

@@ -32,19 +32,19 @@ class LabCommandFailed(LabError):
 
 class CommandTimedOut(LabError):
     def __init__(self, argv: Sequence[str], seconds: float) -> None:
-        super().__init__(f"{' '.join(argv)}: not done after {seconds:g} s")
+        super().__init__(f"{' '.join(argv)}: timed out after {seconds:g} s")
 
 
 class ConditionTimedOut(LabError):
     def __init__(self, condition: str, seconds: float) -> None:
-        super().__init__(f"waited {seconds:g} s in vain: {condition}")
+        super().__init__(f"timed out after {seconds:g} s waiting for: {condition}")
 
 
 class LabConnectionLost(LabError):
     """The kind of error is one of `clients.Failure`."""
 
     def __init__(self, kind: str) -> None:
-        super().__init__(f"the held connection is lost: {kind}")
+        super().__init__(f"held connection lost: {kind}")
         self.kind = kind
 
 
@@ -54,14 +54,14 @@ class InvalidWorkload(LabError):
 
 class LabNotFound(LabError):
     def __init__(self, name: str) -> None:
-        super().__init__(f"lab {name!r} does not run; start it with: fairlead lab up --name {name}")
+        super().__init__(f"lab {name!r} is not running; start it with: fairlead lab up --name {name}")
 
 
 class LabMismatch(LabError):
     def __init__(self, name: str, has: str, option: str) -> None:
         super().__init__(
-            f"lab {name!r} is up with {has}, and goes on so without {option};"
-            f" `fairlead lab down --name {name}` removes it with all that is in it"
+            f"lab {name!r} runs with {has}, which {option} cannot change; omit {option}, or remove the lab and its"
+            f" contents with `fairlead lab down --name {name}`"
         )
 
 
@@ -72,7 +72,7 @@ class MissingTools(LabError):
 
 class NotRoot(LabError):
     def __init__(self) -> None:
-        super().__init__("the lab makes network namespaces, which needs root; try: sudo fairlead lab ...")
+        super().__init__("the lab needs root for network namespaces; try: sudo fairlead lab ...")
 
 
 class WorkloadUnreachable(LabError):

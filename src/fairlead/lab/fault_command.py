@@ -6,15 +6,15 @@ from fairlead.lab import agents, parsing, server
 from fairlead.lab.native import NativeLab
 
 FAULTS = {
-    "power-off": (("place",), "a host or a router is dead, without a word to anybody"),
-    "power-on": (("place",), "it boots: of a host nothing is left but what is on its disk"),
-    "cut": (("router", "site"), "their link is silent; neither end loses its carrier"),
-    "mend": (("router", "site"), "their link carries packets again"),
-    "end-session": (("router", "site"), "the router ends their session of BGP, and takes no other one"),
-    "begin-session": (("router", "site"), "the router takes a session again"),
-    "stop-routing": (("place",), "the routing daemons of a host or router are killed; its kernel goes on"),
-    "start-routing": (("place",), "they are started again"),
-    "rehash": (("router", "seed"), "the router spreads flows over its ways anew, by this seed"),
+    "power-off": (("place",), "power off a host or router without a shutdown"),
+    "power-on": (("place",), "boot a host or router; a host keeps only its disk"),
+    "cut": (("router", "site"), "drop all packets on the link between router and site; both ends keep the carrier"),
+    "mend": (("router", "site"), "end cut: the link carries packets again"),
+    "end-session": (("router", "site"), "close the BGP session, and reject new ones on the router"),
+    "begin-session": (("router", "site"), "end end-session: the router accepts a BGP session again"),
+    "stop-routing": (("place",), "kill the routing daemons of a host or router; its kernel keeps forwarding"),
+    "start-routing": (("place",), "start the routing daemons of a host or router"),
+    "rehash": (("router", "seed"), "change the seed by which the router hashes flows to next hops"),
 }
 """Fault -> arguments and summary, in the order of the methods' parameters in `NativeLab`."""
 EXAMPLES = """examples:
@@ -25,7 +25,7 @@ EXAMPLES = """examples:
 
 
 def add_parser(commands: "parsing.Subparsers") -> None:
-    parser = parsing.add(commands, "fault", "break what breaks in a fabric of plain hosts, and mend it", EXAMPLES)
+    parser = parsing.add(commands, "fault", "inject faults into a lab of plain hosts, and repair them", EXAMPLES)
     actions = parser.add_subparsers(metavar="FAULT", required=True)
     for name, (arguments, summary) in FAULTS.items():
         fault = parsing.add_command(actions, name, summary, _inject)

@@ -83,7 +83,7 @@ class Lab(LabBase):
             if running is None:
                 count = chassis or _recorded_chassis(layout) or DEFAULT_CHASSIS_COUNT
                 if has_remains(layout):
-                    progress(f"lab {name}: it does not work any more; removing it with all that is in it")
+                    progress(f"lab {name}: unhealthy; removing it and its contents")
                 progress(f"lab {name}: starting the central and {count} chassis")
                 running = _bring_up(layout, plan_chassis(count), source, progress)
             elif chassis is not None and running.chassis != plan_chassis(chassis):
@@ -237,7 +237,7 @@ def _bring_up(layout: Layout, nodes: Sequence[LabChassis], root: Path | None, pr
         layout.directory.mkdir(parents=True)
         if root is not None:
             programs.write_wrappers(layout, root)
-            progress(f"lab {layout.name}: {programs.versions(layout)}, of {root}")
+            progress(f"lab {layout.name}: {programs.versions(layout)}, from {root}")
         for place in (CENTRAL, FABRIC, OUTSIDE, *(node.name for node in nodes)):
             namespaces.add(layout.namespace(place))
         chassis.start_fabric(layout, nodes)
@@ -266,7 +266,7 @@ def _start_programs(layout: Layout, record: LabRecord, progress: Progress) -> No
     with ThreadPoolExecutor() as pool:
         nodes = [pool.submit(chassis.start_switch, layout, node, record.datapath) for node in record.chassis]
         pool.submit(central.start, layout).result()
-        progress(f"lab {layout.name}: the central runs")
+        progress(f"lab {layout.name}: central started")
         for started in nodes:
             started.result()
         list(pool.map(lambda node: chassis.start_controller(layout, node), record.chassis))

@@ -52,7 +52,7 @@ class Layout:
     def __post_init__(self) -> None:
         if not _LAB_NAME.fullmatch(self.name):
             raise LabError(
-                f"{self.name!r} is no name for a lab: a letter, then up to 14 letters and digits, lower case"
+                f"invalid lab name {self.name!r}: expected a letter, then up to 14 letters and digits, lower case"
             )
 
     @property
@@ -109,7 +109,7 @@ class Layout:
 def plan_chassis(count: int) -> tuple[LabChassis, ...]:
     """Derive each chassis' addresses from its number; labs are isolated, so all of them may use the same addresses."""
     if not 1 <= count <= MAX_CHASSIS:
-        raise LabError(f"a lab has 1 to {MAX_CHASSIS} chassis, not {count}")
+        raise LabError(f"number of chassis {count} is out of range (1-{MAX_CHASSIS})")
     return tuple(
         LabChassis(
             name=f"chassis{number}", tunnel_address=f"100.64.0.{number}", tunnel_mac=f"02:00:64:40:00:{number:02x}"

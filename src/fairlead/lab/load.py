@@ -93,7 +93,7 @@ def run_load(command: LabCommand) -> Iterator[RunningLoad]:
     ) as process:
         try:
             if process.stdout is None or process.stdout.readline().strip() != STARTED_LINE:
-                raise LabConnectionLost("the load did not start")
+                raise LabConnectionLost("the load generator did not start")
             yield RunningLoad(process=process)
         finally:
             process.kill()

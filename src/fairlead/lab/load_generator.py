@@ -139,7 +139,8 @@ async def _main(load: Load) -> LoadResult:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m fairlead.lab.load_generator", description="Steady traffic; ends with stdin."
+        prog="python -m fairlead.lab.load_generator",
+        description="Generate steady traffic until the end of standard input.",
     )
     parser.add_argument("load", help="JSON: targets, rate, count, held, seconds, period, timeout, source_port_from")
     load = msgspec.json.decode(parser.parse_args(arguments).load, type=Load)

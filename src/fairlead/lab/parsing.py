@@ -35,7 +35,7 @@ def add_command(
 ) -> argparse.ArgumentParser:
     parser = add(subparsers, name, summary, examples)
     lab = os.environ.get("FAIRLEAD_LAB", "lab")
-    parser.add_argument("--name", default=lab, help=f"the lab (environment FAIRLEAD_LAB; {lab})")
+    parser.add_argument("--name", default=lab, help=f"name of the lab (environment FAIRLEAD_LAB; default: {lab})")
     parser.set_defaults(run=_run, act=act)
     return parser
 
@@ -53,7 +53,7 @@ def _run(arguments: argparse.Namespace) -> int:
         print("error: interrupted", file=sys.stderr)
         return 1
     except PermissionError as error:
-        print(f"error: {error}; the lab is root's", file=sys.stderr)
+        print(f"error: {error}; run the command as root", file=sys.stderr)
         return 1
     return 0
 
@@ -76,10 +76,10 @@ def open_lab(arguments: argparse.Namespace) -> Lab | NativeLab:
 def open_ovn(arguments: argparse.Namespace) -> Lab:
     if isinstance(lab := open_lab(arguments), Lab):
         return lab
-    raise LabError(f"lab {lab.name!r} has plain hosts and no OVN")
+    raise LabError(f"lab {lab.name!r} has plain hosts; the command needs a lab with OVN")
 
 
 def open_native(arguments: argparse.Namespace) -> NativeLab:
     if isinstance(lab := open_lab(arguments), NativeLab):
         return lab
-    raise LabError(f"lab {lab.name!r} has no plain hosts; `fairlead lab up --dataplane native` makes one that has")
+    raise LabError(f"lab {lab.name!r} has no plain hosts; create a lab with `fairlead lab up --dataplane native`")

@@ -50,7 +50,7 @@ def _find(url: str, plural: str, name: str, token: str) -> Any:
             return found[0]
         if found:
             raise LabError(f"{len(found)} {plural} are called {name!r}; use an id")
-    raise LabError(f"no port is called {name!r} at {url}")
+    raise LabError(f"port {name!r} not found at {url}")
 
 
 def _get_by_id(url: str, plural: str, identity: str, token: str) -> Any:

@@ -67,12 +67,16 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m fairlead.lab.relay", description="Lead from a namespace to loopback."
+        prog="python -m fairlead.lab.relay", description="Forward TCP connections from a namespace to loopback."
     )
-    parser.add_argument("--namespace", type=Path, required=True, metavar="FILE", help="as below /run/netns")
-    parser.add_argument("--listen", required=True, metavar="HOST:PORT", help="there, and here")
+    parser.add_argument(
+        "--namespace", type=Path, required=True, metavar="FILE", help="file of the namespace, below /run/netns"
+    )
+    parser.add_argument(
+        "--listen", required=True, metavar="HOST:PORT", help="listen address in the namespace, and destination here"
+    )
     parser.add_argument("--pidfile", type=Path, required=True)
-    parser.add_argument("--log-file", type=Path, required=True, help="where errors go")
+    parser.add_argument("--log-file", type=Path, required=True, help="file for errors")
     arguments = parser.parse_args(argv)
     host, _, port = arguments.listen.rpartition(":")
     try:

@@ -96,7 +96,7 @@ def start(layout: Layout, listen: str = DEFAULT_LISTEN, more: Mapping[str, str] 
     service = ServerProcess(url=f"http://{listen}", folder=layout.directory / "fairlead")
     running = _find_listen_address(layout, service)
     if running != listen and _is_answering(service):
-        raise LabError(f"something else answers on {listen}, another lab's server maybe; choose another address")
+        raise LabError(f"{listen} is in use by another server, possibly of another lab; choose another address")
     stop(layout, service)
     service.folder.mkdir(parents=True, exist_ok=True)
     (service.folder / "clouds.yaml").write_text(CLOUDS_YAML.format(url=service.url))
@@ -130,9 +130,9 @@ def describe(layout: Layout) -> tuple[str, ...]:
         return (f"NOT running; start it with: fairlead lab up --name {layout.name} --serve{where}; log: {service.log}",)
     counting = ", ".join(agents.list_running(layout)) or "no chassis"
     return (
-        f"serves on {listen}; log: {service.log}",
+        f"listens on {listen}; log: {service.log}",
         f"agents on {counting}",
-        f"for the clients (openstack, incus, lxc): source {service.openrc}",
+        f"to use openstack, incus and lxc: source {service.openrc}",
     )
 
 

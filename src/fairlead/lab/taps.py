@@ -78,7 +78,9 @@ def copy_frames(files: Sequence[int]) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Copy frames between two new tap devices, in the background.")
+    parser = argparse.ArgumentParser(
+        description="Create two tap devices, and copy frames between them in the background."
+    )
     parser.add_argument("devices", nargs=2)
     parser.add_argument("pidfile", type=Path)
     arguments = parser.parse_args()

@@ -17,14 +17,14 @@ EXAMPLES = """examples:
 
 
 def add_parser(commands: "parsing.Subparsers") -> None:
-    parser = parsing.add_command(commands, "trace", "what OVN would do with a packet of a workload", _trace, EXAMPLES)
+    parser = parsing.add_command(commands, "trace", "trace a packet of a workload through OVN", _trace, EXAMPLES)
     parser.add_argument("source", metavar="FROM", help="workload")
     parser.add_argument("target", metavar="TO", help="address or workload")
     packet = parser.add_mutually_exclusive_group()
     packet.add_argument("--tcp", type=int, metavar="PORT")
     packet.add_argument("--udp", type=int, metavar="PORT")
     packet.add_argument("--sctp", type=int, metavar="PORT")
-    packet.add_argument("--icmp", action="store_true", help="an echo request (this is the default)")
+    packet.add_argument("--icmp", action="store_true", help="echo request (default)")
 
 
 def _trace(arguments: argparse.Namespace) -> None:
@@ -46,7 +46,7 @@ def _destination(lab: Lab, source: Workload, target: str) -> Address:
     try:
         return trace.choose_destination(source, lab.workload(target))
     except UnknownNode as error:
-        raise LabError(f"{error}; TO is one of these or an address") from None
+        raise LabError(f"{error}; TO must be one of these, or an address") from None
 
 
 def _packet(arguments: argparse.Namespace) -> Packet:

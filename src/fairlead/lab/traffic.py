@@ -56,27 +56,35 @@ def _exchange_line(traffic: Traffic, client: socket.socket, line: str) -> str:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m fairlead.lab.traffic",
-        description="Ask a server of the lab a bounded number of times and print who answered, as JSON.",
+        description="Send requests to a server of the lab, and print the names of the responding servers as JSON.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--to", required=True, metavar="ADDR", help="IPv4 or IPv6 address")
     parser.add_argument("--port", type=int, required=True, metavar="P")
     parser.add_argument("--protocol", type=Protocol, choices=list(Protocol), default=Protocol.TCP)
-    parser.add_argument("--count", type=_parse_positive, default=1, metavar="N", help="exchanges to make (1)")
-    parser.add_argument("--timeout", type=float, default=2.0, metavar="S", help="seconds for one exchange (2)")
-    parser.add_argument("--concurrency", type=_parse_positive, default=1, metavar="C", help="exchanges at a time (1)")
+    parser.add_argument("--count", type=_parse_positive, default=1, metavar="N", help="number of requests (default: 1)")
+    parser.add_argument(
+        "--timeout", type=float, default=2.0, metavar="S", help="timeout of a request, in seconds (default: 2)"
+    )
+    parser.add_argument(
+        "--concurrency", type=_parse_positive, default=1, metavar="C", help="concurrent requests (default: 1)"
+    )
     parser.add_argument("--source-port-from", type=_parse_positive, metavar="P", help="use source ports P, P+1, ...")
-    parser.add_argument("--size", type=int, default=0, metavar="BYTES", help="send so many bytes and want them back")
-    parser.add_argument("--keys", action="store_true", help="print which source port went to whom")
-    parser.add_argument("--hold", action="store_true", help="keep one connection, send the lines of standard input")
+    parser.add_argument(
+        "--size", type=int, default=0, metavar="BYTES", help="size of a request; the server must return it"
+    )
+    parser.add_argument("--keys", action="store_true", help="print the responding server of each source port")
+    parser.add_argument(
+        "--hold", action="store_true", help="keep one connection open, and send the lines of standard input"
+    )
     return parser
 
 
 def _parse_positive(text: str) -> int:
     number = int(text)
     if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
+        raise argparse.ArgumentTypeError(f"expected an integer of at least 1, got {text}")
     return number
 
 

@@ -63,7 +63,7 @@ class Workload:
 def _validation_errors(workload: Workload) -> Iterator[str]:
     yield from validation_errors(workload.name, workload.serve, is_node_name(workload.name))
     if not _MAC.fullmatch(workload.mac):
-        yield f"{workload.mac!r} is no MAC address such as 02:00:00:00:00:11"
+        yield f"{workload.mac!r} is not a MAC address, such as 02:00:00:00:00:11"
     try:
         _ = workload.interfaces, workload.routers
     except ValueError as error:
@@ -73,11 +73,11 @@ def _validation_errors(workload: Workload) -> Iterator[str]:
 def validation_errors(name: str, ports: Sequence[int], is_taken: bool) -> Iterator[str]:
     """About what the machines of every lab have."""
     if not _NAME.fullmatch(name):
-        yield "a name is up to 63 lower-case letters, digits and dashes"
+        yield "invalid name: expected at most 63 lower-case letters, digits and dashes"
     if is_taken:
-        yield "this name is taken by the lab itself"
+        yield "the name is reserved for a node of the lab"
     if not all(0 < port < 65536 for port in ports):
-        yield f"ports are 1 to 65535, not {tuple(ports)}"
+        yield f"ports {tuple(ports)}: a port is out of range (1-65535)"
 
 
 def plug(layout: Layout, node: LabChassis, workload: Workload) -> None:

@@ -14,52 +14,66 @@ from fairlead.lab.native import Machine, NativeLab
 from fairlead.lab.port_workloads import Placement, workload_of_port
 from fairlead.lab.workload import GENEVE_MTU, Link, Workload
 
-EXAMPLES = """A port of Fairlead's network API is named by name or id; what it says need not be said again.
-A port that only OVN knows is said in full.
+EXAMPLES = """A port of Fairlead's network API is given by name or id; its MAC and addresses are read from the API.
+A port that exists only in OVN needs all options.
 examples:
   fairlead lab workload add web1 --chassis chassis1 --port web1 --answer 8080
   fairlead lab workload add web1 --chassis chassis1 --port PORT-ID --mac 02:00:00:00:00:11 \\
       --address 10.0.0.11/24 --address fd00::11/64 --gateway 10.0.0.1 --gateway fd00::1 --answer 8080
-Behind plain hosts it needs no port:
+With plain hosts, no port is needed:
   fairlead lab workload add web1 --chassis host1 --number 11 --answer 8080
   fairlead lab workload add client --chassis outside --number 10
 """
 
 
 def add_parser(commands: "parsing.Subparsers") -> None:
-    parser = parsing.add(commands, "workload", "namespaces that are plugged in as virtual machines would be")
+    parser = parsing.add(
+        commands, "workload", "add, remove and list workloads: namespaces that stand for virtual machines"
+    )
     actions = parser.add_subparsers(metavar="ACTION", required=True)
     _add_workload_add(actions)
     remove = parsing.add_command(actions, "remove", "unplug a workload", _workload_remove)
     remove.add_argument("workload", metavar="NAME")
-    listing = parsing.add_command(actions, "list", "the workloads of the lab", _workload_list)
-    listing.add_argument("--json", action="store_true", help="for programs")
+    listing = parsing.add_command(actions, "list", "list the workloads of the lab", _workload_list)
+    listing.add_argument("--json", action="store_true", help="print JSON")
 
 
 def _add_workload_add(actions: "parsing.Subparsers") -> None:
     add = parsing.add_command(actions, "add", "plug a workload into a chassis", _workload_add, EXAMPLES)
     add.add_argument("workload", metavar="NAME")
-    add.add_argument("--chassis", required=True, metavar="C", help="a chassis; of plain hosts a host, or outside")
+    add.add_argument("--chassis", required=True, metavar="C", help="chassis; with plain hosts: host, or outside")
     add.add_argument("--port", help="with OVN: name or id of the port")
-    add.add_argument("--number", type=int, metavar="N", help="of plain hosts: those addresses that end in N")
-    add.add_argument("--answer", metavar="PORT", type=int, action="append", default=[], help="answer on TCP and UDP")
+    add.add_argument("--number", type=int, metavar="N", help="with plain hosts: use the host's addresses that end in N")
+    add.add_argument(
+        "--answer",
+        metavar="PORT",
+        type=int,
+        action="append",
+        default=[],
+        help="run an echo server on this TCP and UDP port; repeatable",
+    )
     add.add_argument(
         "--link",
         type=Link,
         choices=list(Link),
         default=Link.VETH,
-        help="with OVN: plugged in as a container, or by a tap device as a virtual machine (%(default)s)",
+        help="with OVN: plug in by a veth pair like a container, or by a tap device like a virtual machine (default:"
+        " %(default)s)",
     )
     add.add_argument(
         "--url",
         default=os.environ.get("FAIRLEAD_URL", f"http://{server.DEFAULT_LISTEN}"),
-        help="Fairlead's server, to ask about the port (environment FAIRLEAD_URL; %(default)s)",
+        help="URL of the Fairlead server that has the port (environment FAIRLEAD_URL; default: %(default)s)",
     )
-    own = add.add_argument_group("a port that only OVN knows")
-    own.add_argument("--mac", help="with this the API is not asked")
-    own.add_argument("--address", metavar="CIDR", action="append", default=[], help="repeat for more")
-    own.add_argument("--gateway", metavar="A", action="append", default=[], help="default router; one a family")
-    own.add_argument("--mtu", type=int, default=GENEVE_MTU, help=f"{GENEVE_MTU} leaves room for geneve")
+    own = add.add_argument_group("options for a port that exists only in OVN")
+    own.add_argument("--mac", help="MAC address; with this option, the API is not used")
+    own.add_argument("--address", metavar="CIDR", action="append", default=[], help="address of the port; repeatable")
+    own.add_argument(
+        "--gateway", metavar="A", action="append", default=[], help="default router; one per address family"
+    )
+    own.add_argument(
+        "--mtu", type=int, default=GENEVE_MTU, help=f"MTU (default: {GENEVE_MTU}, which leaves room for geneve headers)"
+    )
 
 
 def _workload_add(arguments: argparse.Namespace) -> None:
@@ -68,7 +82,7 @@ def _workload_add(arguments: argparse.Namespace) -> None:
             add_workload(lab, _workload(arguments))
         case NativeLab():
             lab.add_workload(_machine(lab, arguments))
-            parsing.progress(f"workload {arguments.workload}: behind {arguments.chassis}")
+            parsing.progress(f"workload {arguments.workload}: added on {arguments.chassis}")
         case _:
             assert_never(lab)
 
@@ -76,7 +90,7 @@ def _workload_add(arguments: argparse.Namespace) -> None:
 def _workload(arguments: argparse.Namespace) -> Workload:
     placement = Placement(name=arguments.workload, chassis=arguments.chassis, serve=tuple(arguments.answer))
     if arguments.port is None:
-        raise InvalidWorkload(f"workload {placement.name!r}: which port? --port is missing")
+        raise InvalidWorkload(f"workload {placement.name!r}: --port is required")
     if arguments.mac is None:
         return replace(workload_of_port(arguments.url, arguments.port, placement), link=arguments.link)
     return Workload(

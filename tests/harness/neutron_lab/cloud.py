@@ -147,7 +147,7 @@ def cloud(folder: Path, lab: Lab, say: Callable[[str], None] = discard_progress)
         say(f"Keystone answers on {identity.url}")
         network = stack.enter_context(neutron(folder / "neutron", lab, identity))
         server = stack.enter_context(fairlead(lab, folder, free_port(), FAIRLEAD_OVN_SOUTHBOUND=lab.southbound))
-        say(f"Fairlead serves on {server.url}")
+        say(f"Fairlead listens on {server.url}")
         balancing = stack.enter_context(octavia(folder / "octavia", lab, identity, network.url, server.url, PASSWORD))
         with ThreadPoolExecutor() as pool:
             list(pool.map(OpenStackService.await_answer, (network, balancing)))

@@ -74,7 +74,7 @@ class NativeLab(LabBase):
             if running is None:
                 count = chassis or _recorded_hosts(layout) or DEFAULT_HOST_COUNT
                 if has_remains(layout):
-                    progress(f"lab {name}: it does not work any more; removing it with all that is in it")
+                    progress(f"lab {name}: unhealthy; removing it and its contents")
                 progress(f"lab {name}: starting two routers and {count} hosts")
                 running = _bring_up(layout, plan_hosts(count))
                 progress(f"lab {name}: up")
@@ -225,14 +225,16 @@ class NativeLab(LabBase):
 
     def wait_next_hops(self, place: str, address: str, *by: str, seconds: float = COMMAND_TIMEOUT) -> None:
         """Wait until the next hops are exactly these."""
-        condition = f"{place} reaches {address} by {', '.join(by) or 'nobody'}"
+        condition = f"next hops of {place} to {address} are {', '.join(by) or 'none'}"
         poll_until(seconds, condition, lambda: self.next_hops(place, address) == frozenset(by))
 
     def wait_routed(self, seconds: float = COMMAND_TIMEOUT) -> None:
         """Wait until every place has all routes to every other one, with BFD on each."""
         hosts = self.record.chassis
         poll_until(
-            seconds, "every place has all ways to every other one", lambda: routes.has_all_routes(self.layout, hosts)
+            seconds,
+            "every place has all routes to every other place",
+            lambda: routes.has_all_routes(self.layout, hosts),
         )
 
 

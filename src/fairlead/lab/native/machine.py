@@ -33,7 +33,7 @@ class Machine:
 def _validation_errors(machine: Machine) -> Iterator[str]:
     yield from validation_errors(machine.name, machine.serve, is_node_name(machine.name))
     if not machine.addresses:
-        yield "it needs an address"
+        yield "an address is required; use --number or --address"
     try:
         _ = [ip_address(address) for address in machine.addresses]
     except ValueError as error:

@@ -41,7 +41,7 @@ class Site:
         """Return the addresses of the machine with this number, from 2 to 254: IPv4 and IPv6, which end in the same
         digits."""
         if not 2 <= number <= 254:
-            raise LabError(f"machines are numbered from 2 to 254, not {number}")
+            raise LabError(f"machine number {number} is out of range (2-254)")
         four, six = IPv4Network(self.prefixes[0]), IPv6Network(self.prefixes[1])
         return str(four[number]), str(six[int(str(number), 16)])
 
@@ -95,7 +95,7 @@ ROUTERS = tuple(
 
 def plan_hosts(count: int) -> tuple[Site, ...]:
     if not 1 <= count <= MAX_HOSTS:
-        raise LabError(f"a lab of plain hosts has 1 to {MAX_HOSTS}, not {count}")
+        raise LabError(f"number of hosts {count} is out of range (1-{MAX_HOSTS})")
     return tuple(
         Site(
             name=f"host{number}",

@@ -106,7 +106,7 @@ def cache_directory() -> Path:
 def fetch(name: str, progress: Progress) -> KernelTree:
     """Return the tree of a kernel, fetching it if the cache has none. Raises LabError."""
     if platform.machine() != "x86_64":
-        raise LabError(f"machines with another kernel are for x86_64 only, and this is {platform.machine()}")
+        raise LabError(f"--vm is supported on x86_64 only, not on {platform.machine()}")
     if name == OWN_KERNEL:
         return _machine_tree()
     kernel = _find(name)
@@ -127,7 +127,7 @@ def remove_cached(name: str) -> None:
 def _find(name: str) -> Kernel:
     found = next((kernel for kernel in KERNELS if kernel.name == name), None)
     if found is None:
-        raise LabError(f"kernel {name!r} is unknown: choose from {', '.join(NAMES)}")
+        raise LabError(f"unknown kernel {name!r}; expected one of {', '.join(NAMES)}")
     return found
 
 
@@ -168,13 +168,15 @@ def _fetch(kernel: Kernel, progress: Progress) -> KernelTree:
     folder = _folder(kernel)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    progress(f"kernel {kernel.name}: fetching that of {kernel.text} into {folder}")
+    progress(f"kernel {kernel.name}: downloading the kernel of {kernel.text} to {folder}")
     apt = _apt(kernel, folder, progress)
     _run(apt("apt-get", "update", "-qq"), folder)
     listed = _run(apt("apt-cache", "depends", "--no-recommends", kernel.package), folder)
     image = next((word for word in listed.split() if word.startswith("linux-image-") and word[12].isdigit()), None)
     if image is None:
-        raise LabError(f"kernel {kernel.name}: {kernel.package} of {kernel.archive.url} depends on no image: {listed}")
+        raise LabError(
+            f"kernel {kernel.name}: {kernel.package} of {kernel.archive.url} does not depend on an image: {listed}"
+        )
     packages = [image, *([image.replace("-image-", "-modules-")] if kernel.has_modules_package else [])]
     tree = folder / "part"
     _download(apt, packages, folder, tree)

@@ -117,7 +117,9 @@ def run_job(machine: VirtualMachine, job: Job, output: IO[bytes] | None = None) 
         code = _read(folder / "code").strip()
         if done.returncode != 0 or not code.isdigit():
             said = "\n".join(_read(console).splitlines()[-20:])
-            raise LabError(f"the guest ended without an exit code (QEMU: {done.returncode}); its console:\n{said}")
+            raise LabError(
+                f"the virtual machine stopped without an exit code (QEMU: {done.returncode}); its console:\n{said}"
+            )
         return int(code)
 
 

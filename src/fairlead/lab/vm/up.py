@@ -24,8 +24,12 @@ def up(kernel: str, name: str, options: Sequence[str], command: Sequence[str], p
     """
     tree = kernels.fetch(kernel, progress)
     accelerator = choose_accelerator(tree)
-    slow = "" if accelerator is Accelerator.KVM else "; KVM does not work here, so it is emulated and ten times slower"
-    progress(f"kernel {tree.version}: booting with the files of this machine; what is written is kept in memory{slow}")
+    slow = (
+        ""
+        if accelerator is Accelerator.KVM
+        else "; KVM is unavailable, so emulation is used, which is ten times slower"
+    )
+    progress(f"kernel {tree.version}: booting with the files of this machine; writes stay in memory{slow}")
     job = Job(
         argv=("sh", "-c", script(name, options, command)),
         folder=Path.cwd(),
@@ -33,7 +37,7 @@ def up(kernel: str, name: str, options: Sequence[str], command: Sequence[str], p
         terminal=not command,
     )
     if code := run_job(VirtualMachine(tree=tree, accelerator=accelerator), job):
-        raise LabError(f"the command in the virtual machine ended with exit code {code}")
+        raise LabError(f"the command in the virtual machine returned exit code {code}")
 
 
 def script(name: str, options: Sequence[str], command: Sequence[str]) -> str:
@@ -42,7 +46,7 @@ def script(name: str, options: Sequence[str], command: Sequence[str]) -> str:
     if command:
         return f"{started} && exec {shlex.join(command)}"
     lines, columns = shutil.get_terminal_size().lines, shutil.get_terminal_size().columns
-    said = "echo 'This shell is in the virtual machine; its end ends the lab: exit'"
+    said = "echo 'This shell runs in the virtual machine; exit stops the lab'"
     return f"stty rows {lines} columns {columns}; {started}; {said}; {SHELL} || true"
 
 
