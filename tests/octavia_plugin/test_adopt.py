@@ -189,7 +189,7 @@ def test_unsupported_load_balancer_is_rejected_and_unchanged(place: OctaviaCloud
     for words in (["--dry-run"], []):
         code, out, complaint = run(place, *words, "limited")
         assert (code, out) == (3, "")
-        assert complaint == f"{limited}: refused: Fairlead cannot have it: the provider has no connection_limit"
+        assert complaint == f"{limited}: refused: rejected by Fairlead: the provider does not support connection_limit"
     assert (rows(place, limited), octavias(place, limited)) == before
     code, out, _ = run(place, "--json", "nobody", "limited")
     told = {each["load_balancer"]: each["reason"] for each in json.loads(out)}
@@ -207,7 +207,7 @@ def test_adopt_is_rejected_if_networks_lose_service_unless_named(
     northbound(place, "add", "Logical_Switch", f"neutron-{other}", "load_balancer", udp)
     northbound(place, "add", "Logical_Router", f"neutron-{router}", "load_balancer", tcp, udp)
     before = rows(place, served), octavias(place, served)
-    said = "refused: Fairlead cannot have it: clients would be left where the other provider serves them:"
+    said = "refused: rejected by Fairlead: clients would be left where the other provider serves them:"
     named = "to leave them, name each."
     code, out, complaint = run(place, "--dry-run", "served")
     assert (code, out) == (3, "")
@@ -229,7 +229,7 @@ def test_load_balancer_with_a_separate_additional_vip_port_is_rejected(
         code, out, complaint = run(place, *words, "two")
         assert (code, out) == (3, "")
         assert complaint.startswith(
-            f"{two}: refused: Fairlead cannot have it: Validation failure: port_id of additional_vips: "
+            f"{two}: refused: rejected by Fairlead: Validation failure: port_id of additional_vips: "
         )
     assert (octavias(place, two), told(place, two)) == (before, None)
 

@@ -174,7 +174,7 @@ def test_adoption_without_a_response_after_the_commit_is_unfinished():
     world = World(silent=ServiceFailed("database", "Octavia's database: it has gone away"), agent=False)
     report = world.adoption.adopt("web")
     assert (report.outcome, world.provider) == (AdoptionOutcome.UNFINISHED, "fairlead")
-    assert report.message == "Octavia's database: it has gone away; run this again"
+    assert report.message == "Octavia's database: it has gone away; run the command again"
     world.silent, world.agent = None, True
     assert world.adoption.adopt("web").outcome is AdoptionOutcome.ADOPTED
     assert is_whole(world)

@@ -48,8 +48,8 @@ def test_port_without_a_load_balancer_is_reported_and_kept():
     assert [(FindingType.KEPT_ORPHAN, "left")] == world.settle(world.orphans.suspects())
     assert ["web", "left"] == world.neutron
     assert sentence(world.heard[0]) == (
-        "port port of left of load balancer left, which Octavia does not have, has 10.0.0.7, fd00::7 on network net:"
-        " --delete-ports deletes it in Neutron"
+        "port port of left of load balancer left, which is not in Octavia, has 10.0.0.7, fd00::7 on network net;"
+        " --delete-ports deletes the port in Neutron"
     )
 
 
@@ -87,7 +87,7 @@ def test_guard_stops_port_deletion_for_the_wrong_octavia_database(left: int, kno
     found = orphans.find(orphans.suspects())
     assert len(found) == left
     if stopped:
-        with pytest.raises(TooManyDeletions, match="no load balancer for 21 of 21 ports"):
+        with pytest.raises(TooManyDeletions, match="no load balancer for 21 of 21 VIP ports"):
             orphans.check_share(found)
     else:
         orphans.check_share(found)

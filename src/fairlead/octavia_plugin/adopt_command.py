@@ -15,15 +15,16 @@ UNFINISHED, REFUSED = 1, 3
 GOOD = (AdoptionOutcome.ADOPTED, AdoptionOutcome.ALREADY, AdoptionOutcome.POSSIBLE)
 DESCRIPTION = """Take over load balancers of Octavia's stock provider, `ovn`.
 
-Their rows in OVN go in the very transaction that brings Fairlead's: no moment without. What cannot be taken over is
-said before anything is changed. Whoever is interrupted runs it again.
+One transaction deletes the stock provider's rows in OVN and inserts Fairlead's, so traffic is not interrupted. All
+checks run before the first change. Run the command again after an interruption.
 
-Where the stock provider serves clients and Fairlead would not (networks and routers of other projects, and networks
-that nothing connects with the VIP's) is refused too, with their ids; --leave ID says of each that it is given up."""
+A load balancer is rejected, too, if the stock provider serves clients that Fairlead would not serve: in networks and
+routers of other projects, and in networks without a route to the VIP's network. The error lists their ids; --leave ID
+accepts that one of them is no longer served."""
 EPILOG = """Run it where octavia-api or octavia-driver-agent runs: it needs their configuration, database and Neutron.
-The provider `fairlead` has to be enabled, and its agent has to run in octavia-driver-agent.
-Exit codes: 0 done (or possible, with --dry-run), 1 something did not answer or is left to do: run it again,
-2 wrong usage, 3 at least one cannot be taken over; nothing of it was changed."""
+The provider `fairlead` must be enabled, and its agent must run in octavia-driver-agent.
+Exit codes: 0 done (or possible, with --dry-run), 1 a service failed or the takeover is unfinished: run it again,
+2 wrong usage, 3 at least one load balancer is rejected and unchanged."""
 
 
 def add_adopt(commands: Any, open_door: Callable[[argparse.Namespace], PluginApi]) -> Any:
@@ -31,16 +32,16 @@ def add_adopt(commands: Any, open_door: Callable[[argparse.Namespace], PluginApi
     form = argparse.RawDescriptionHelpFormatter
     help_text = "take over load balancers of Octavia's stock provider"
     adopt = commands.add_parser("adopt", help=help_text, description=DESCRIPTION, epilog=EPILOG, formatter_class=form)
-    adopt.add_argument("load_balancers", nargs="+", metavar="LB", help="its id, or its name if only one has it")
+    adopt.add_argument("load_balancers", nargs="+", metavar="LB", help="id, or unambiguous name")
     adopt.add_argument(
         "--leave",
         action="append",
         default=[],
         metavar="ID",
-        help="a network or router where the stock provider serves clients, and Fairlead need not; several times",
+        help="network or router whose clients need not be served by Fairlead; repeatable",
     )
-    adopt.add_argument("--dry-run", action="store_true", help="only say whether it can be; nothing is written")
-    adopt.add_argument("--json", action="store_true", help="a list with an object for each")
+    adopt.add_argument("--dry-run", action="store_true", help="check whether a takeover is possible; writes nothing")
+    adopt.add_argument("--json", action="store_true", help="print a JSON list with one object for each load balancer")
     adopt.set_defaults(run=lambda arguments: _adopt(arguments, open_door(arguments)))
     return adopt
 

@@ -142,7 +142,7 @@ class Adoption:
         except ServerError as error:
             is_refusal = error.status in REJECTED_STATUSES
             outcome = AdoptionOutcome.REFUSED if is_refusal else AdoptionOutcome.FAILED
-            words = f"Fairlead cannot have it: {_option(error)}" if is_refusal else str(error)
+            words = f"rejected by Fairlead: {_option(error)}" if is_refusal else str(error)
             return AdoptionReport(
                 load_balancer=name, outcome=outcome, reason=str(error.status or "unreached"), message=words
             )
@@ -167,7 +167,7 @@ class Adoption:
         try:
             self.finish(standing.id)
         except (ServerError, TakeoverForbidden, ServiceFailed) as error:  # the provider has changed, so not FAILED
-            return self._unfinished(standing.id, f"{error}; run this again")
+            return self._unfinished(standing.id, f"{error}; run the command again")
         return self._wait(standing.id, AdoptionOutcome.ADOPTED if is_new or was_made else AdoptionOutcome.ALREADY)
 
     def finish(self, balancer_id: str) -> None:
@@ -191,10 +191,14 @@ class Adoption:
         deadline = self.clock() + STATUS_TIMEOUT
         while (now := self.octavia.find(balancer_id)).provisioning.startswith("PENDING"):
             if self.clock() > deadline:
-                return self._unfinished(balancer_id, "Octavia has not been told yet: is its driver-agent running?")
+                return self._unfinished(
+                    balancer_id, "Octavia has not received the status; check that octavia-driver-agent runs"
+                )
             self.sleep(POLL_INTERVAL)
         if now.provisioning != "ACTIVE":
-            return self._unfinished(balancer_id, f"it is {now.provisioning}: see the log of Fairlead's server")
+            return self._unfinished(
+                balancer_id, f"provisioning_status is {now.provisioning}; see the log of Fairlead's server"
+            )
         return AdoptionReport(load_balancer=balancer_id, outcome=outcome)
 
     def _unfinished(self, balancer_id: str, why: str) -> AdoptionReport:
@@ -207,4 +211,4 @@ class Adoption:
 
 def _option(error: ServerError) -> str:
     """Format an error; the text of a 501 is only the option's name."""
-    return f"the provider has no {error}" if error.status == 501 else str(error)
+    return f"the provider does not support {error}" if error.status == 501 else str(error)

@@ -142,7 +142,7 @@ class OctaviaAgent:
             try:
                 self._check(balancer_id)
             except (ServerError, UpdateStatusError, TakeoverForbidden, ServiceFailed) as error:
-                LOG.warning("load balancer %s: %s; trying again", balancer_id, _words(error))
+                LOG.warning("load balancer %s: %s; retrying", balancer_id, _words(error))
                 self._due_at[balancer_id] = now + RECHECK_INTERVAL
                 if isinstance(error, ServerError) and error.status is None:  # no server answers any request
                     self._unavailable_until = now + RECONNECT_INTERVAL
@@ -157,7 +157,7 @@ class OctaviaAgent:
                 counted.update(self._count(ids[first : first + STATISTICS_BATCH]))
             self._counted = counted  # also drops deleted listeners
         except (ServerError, UpdateStatisticsError) as error:
-            LOG.warning("statistics: %s; trying again", _words(error))
+            LOG.warning("statistics: %s; retrying", _words(error))
 
     def seconds_until_due(self) -> float | None:
         """Seconds until the next check is due; None if none is queued."""

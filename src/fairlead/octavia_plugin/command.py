@@ -13,21 +13,21 @@ from fairlead.octavia_plugin.api_client import PluginApi
 from fairlead.runtime.terminal import print_error, print_json, print_lines
 
 FAILED, DIFFERENT = 1, 3
-DESCRIPTION = """Compare what Octavia's database has of its load balancers of the provider fairlead with what
-Fairlead has, statuses and values, and put right what differs: Octavia is told statuses, and
-Fairlead is told all else. octavia-driver-agent does the same all the time. Besides, name ports
-that Octavia has left in Neutron: it makes the port of a VIP before it calls the provider, and
-does not delete it if the provider refuses the load balancer or cannot be reached.
+DESCRIPTION = """Compare load balancers of the provider fairlead in Octavia's database with those in Fairlead,
+and repair differences: statuses are updated in Octavia, attributes in Fairlead. octavia-driver-agent
+does the same continuously. The command also lists ports that Octavia left in Neutron: Octavia creates
+the port of a VIP before it calls the provider, and does not delete the port if the provider rejects the
+load balancer or is unavailable.
 
-  fairlead octavia sync --dry-run            what differs; nothing is written on either side
-  fairlead octavia sync                      the same, and put it right
-  fairlead octavia sync web 3fc8f0a2-...     these load balancers alone, and no ports
-  fairlead octavia sync --delete-ports       and delete ports whose load balancer Octavia does not have
+  fairlead octavia sync --dry-run            list differences; writes nothing to either side
+  fairlead octavia sync                      list and repair differences
+  fairlead octavia sync web 3fc8f0a2-...     only these load balancers, and no ports
+  fairlead octavia sync --delete-ports       also delete ports whose load balancer is not in Octavia
 """
-EPILOG = """What differs may be a request on its way, so it has to last for `patience` seconds ([fairlead] in
-octavia.conf) before it counts. Run it as a user who may read octavia.conf, where octavia-driver-agent
-runs. Exit codes: 0 nothing differs any more, 1 failed, or something cannot be put right, 2 wrong usage,
-3 something differs (--dry-run)."""
+EPILOG = """A difference may be a request in flight, so it counts after `patience` seconds ([fairlead] in
+octavia.conf). Run the command as a user with read access to octavia.conf, where octavia-driver-agent
+runs. Exit codes: 0 no difference is left, 1 failed, or a difference cannot be repaired, 2 wrong usage,
+3 differences found (--dry-run)."""
 
 
 class OctaviaCommandError(Exception):
@@ -36,7 +36,7 @@ class OctaviaCommandError(Exception):
 
 def main(words: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
-        prog="fairlead octavia", description="For operators of an Octavia that has Fairlead as a provider."
+        prog="fairlead octavia", description="Commands for operators of an Octavia with the provider Fairlead."
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     _add_sync(commands)
@@ -55,26 +55,27 @@ def main(words: Sequence[str]) -> int:
 def _add_sync(commands: Any) -> None:
     sync = commands.add_parser(
         "sync",
-        help="compare Octavia's load balancers with Fairlead's, and put right what differs",
+        help="compare Octavia's load balancers with Fairlead's, and repair differences",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         description=DESCRIPTION,
         epilog=EPILOG,
     )
-    sync.add_argument("balancers", metavar="LB", nargs="*", help="name or id in Octavia; all without any")
-    sync.add_argument("--dry-run", action="store_true", help="only say what differs")
-    sync.add_argument("--json", action="store_true", help="for programs")
+    sync.add_argument("balancers", metavar="LB", nargs="*", help="name or id in Octavia; default: all")
+    sync.add_argument("--dry-run", action="store_true", help="list differences; writes nothing")
+    sync.add_argument("--json", action="store_true", help="print JSON")
     sync.add_argument(
-        "--at-once", action="store_true", help="while Octavia's API is stopped: no request can be on its way"
+        "--at-once", action="store_true", help="do not wait for requests in flight; only while Octavia's API is stopped"
     )
     sync.add_argument(
         "--delete-old",
         action="store_true",
-        help="delete what Octavia does not know though it is older than an hour: its database is no old copy",
+        help="delete objects that are not in Octavia even if they are older than an hour; only if Octavia's database is"
+        " not an outdated copy",
     )
     sync.add_argument(
         "--delete-ports",
         action="store_true",
-        help="delete ports in Neutron that Octavia made for VIPs of load balancers that it does not have",
+        help="delete ports in Neutron that Octavia created for VIPs of load balancers that are not in Octavia",
     )
     add_configuration_files(sync)
     sync.set_defaults(run=_sync)
@@ -87,7 +88,7 @@ def add_configuration_files(command: Any) -> None:
         action="append",
         default=[],
         metavar="FILE",
-        help="octavia.conf, if it is not where Octavia looks for it; repeatable",
+        help="path of octavia.conf, if it is not one of Octavia's default paths; repeatable",
     )
 
 
@@ -97,7 +98,9 @@ def read_octavia(arguments: argparse.Namespace) -> Any:
         from octavia.common import config
         from oslo_config import cfg
     except ModuleNotFoundError as error:
-        raise OctaviaCommandError(f"there is no {error.name} here: this runs in Octavia's environment") from None
+        raise OctaviaCommandError(
+            f"Python module {error.name} not found; run the command in Octavia's Python environment"
+        ) from None
     from fairlead.octavia_plugin.options import read
 
     files = [word for file in arguments.config_file for word in ("--config-file", file)]
@@ -121,7 +124,7 @@ def _open_door(arguments: argparse.Namespace) -> PluginApi:
 def _sync(arguments: argparse.Namespace) -> int:
     """Run `sync` and return the exit code. Raises Failure."""
     if arguments.delete_ports and arguments.balancers:
-        raise OctaviaCommandError("--delete-ports is about all ports that Octavia has left: name no load balancer")
+        raise OctaviaCommandError("--delete-ports applies to all load balancers; give no load balancer")
     section = read_octavia(arguments)
     from fairlead.octavia_plugin import sync
     from fairlead.octavia_plugin.agent import AgentSettings
@@ -158,9 +161,9 @@ def _sync(arguments: argparse.Namespace) -> int:
 
 
 def _summary(looked: int, differ: int, left: int, *, is_dry: bool) -> str:
-    seen = f"{looked} load balancer{'' if looked == 1 else 's'} looked at: "
+    seen = f"{looked} load balancer{'' if looked == 1 else 's'} compared: "
     if not differ:
-        return f"{seen}nothing differs"
+        return f"{seen}no differences"
     if is_dry:
-        return f"{seen}{differ} found, nothing done"
-    return f"{seen}{differ} found, {left} not put right" if left else f"{seen}{differ} found and put right"
+        return f"{seen}{differ} found, none repaired (dry run)"
+    return f"{seen}{differ} found, {left} not repaired" if left else f"{seen}{differ} found and repaired"

@@ -36,7 +36,7 @@ def _convert_errors() -> Iterator[None]:
                 user_fault_string=str(error), operator_fault_string=str(error)
             ) from None
         if error.status is None or error.status >= 500 or error.status in (401, 403):
-            told = "Fairlead cannot be asked at the moment; nothing was changed that Octavia knows of."
+            told = "Fairlead is unavailable; the request was not applied. Try again later."
             raise exceptions.DriverError(user_fault_string=told, operator_fault_string=str(error)) from None
         raise exceptions.DriverError(user_fault_string=str(error), operator_fault_string=str(error)) from None
 
@@ -48,7 +48,7 @@ class FairleadDriver(ProviderDriver):  # type: ignore[misc]
         self, loadbalancer_id: str, project_id: str, vip_dictionary: Any, additional_vip_dicts: Any
     ) -> Any:
         """Leave the VIP's port to Octavia, which creates and deletes it in the tenant's project."""
-        told = "Octavia makes the VIP's port."
+        told = "Octavia creates the VIP port."
         raise exceptions.NotImplementedError(user_fault_string=told, operator_fault_string=told)
 
     # Load balancers

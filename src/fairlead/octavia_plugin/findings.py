@@ -71,15 +71,15 @@ def sentence(found: Finding) -> str:
         case FindingType.MISSING:
             return f"{where} is not in Fairlead"
         case FindingType.UNKNOWN:
-            return f"{found.id} is not in Octavia, or is to be gone: it is deleted in Fairlead"
+            return f"{found.id} is not in Octavia, or is being deleted there; deleting it in Fairlead"
         case FindingType.OLD_UNKNOWN:
-            return f"{found.id} is not in Octavia, and too old to be deleted by itself"
+            return f"{found.id} is not in Octavia and older than an hour; --delete-old deletes it in Fairlead"
         case FindingType.REFUSED:
-            return f"{where}: Fairlead does not take what Octavia has of it: {escaped(str(found.fairlead))}"
+            return f"{where}: Fairlead rejects Octavia's attributes: {escaped(str(found.fairlead))}"
         case FindingType.ORPHAN:
-            return f"{where}, which Octavia does not have, {_at(found.octavia)}: it is deleted in Neutron"
+            return f"{where}, which is not in Octavia, {_at(found.octavia)}; deleting the port in Neutron"
         case FindingType.KEPT_ORPHAN:
-            return f"{where}, which Octavia does not have, {_at(found.octavia)}: --delete-ports deletes it in Neutron"
+            return f"{where}, which is not in Octavia, {_at(found.octavia)}; --delete-ports deletes the port in Neutron"
 
 
 def _at(seen: Mapping[str, Any]) -> str:

@@ -78,10 +78,10 @@ class Handover:
             raise TakeoverForbidden("unknown", f"Octavia has no load balancer {balancer_id}")
         if row.provider not in (STOCK, self._provider):
             raise TakeoverForbidden(
-                "provider", f"its provider is {row.provider}: only those of the provider {STOCK} are taken over"
+                "provider", f"provider is {row.provider}; only load balancers of provider {STOCK} can be taken over"
             )
         if row.provider == STOCK and row.provisioning_status not in STABLE_STATUSES:
-            words = f"it is {row.provisioning_status}: the provider {STOCK} is at work on it"
+            words = f"provisioning_status is {row.provisioning_status}; retry when provider {STOCK} has finished"
             raise TakeoverForbidden("pending", words)
 
 
@@ -94,7 +94,7 @@ class VipPorts:
             try:
                 return driver().get_port(port_id).name.startswith(STOCK_PORT)  # type: ignore[no-any-return]
             except PortNotFound:
-                raise TakeoverForbidden("port", f"Neutron has no port {port_id}, on which its VIP was") from None
+                raise TakeoverForbidden("port", f"Neutron has no port {port_id}, the port of its VIP") from None
 
     def hand_to_octavia(self, port_id: str, balancer_id: str) -> None:
         """Change the port to one created by Octavia, so that Octavia deletes it, and the stock provider ignores it."""

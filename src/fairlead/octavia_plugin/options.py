@@ -14,28 +14,31 @@ OPTIONS = [
     cfg.ListOpt(
         "servers",
         default=["http://127.0.0.1:9690"],
-        help="URLs of Fairlead servers. The first one that can be reached is asked.",
+        help="URLs of Fairlead servers. Requests go to the first one that is reachable.",
     ),
-    cfg.StrOpt("user", default="", help="A user of the servers' password file whose role is admin."),
-    cfg.StrOpt("password", default="", secret=True, help="Their password."),
+    cfg.StrOpt("user", default="", help="User with the role admin in the servers' password file."),
+    cfg.StrOpt("password", default="", secret=True, help="Password of user."),
     cfg.StrOpt(
         "certificate",
         default="",
-        help="PEM file of a certificate for Fairlead's servers, instead of user and password: its common name is the"
-        " user. Their option is server.client_ca.",
+        help="PEM file of a client certificate for Fairlead's servers, instead of user and password; its common name is"
+        " the user. The servers need the option server.client_ca.",
     ),
-    cfg.StrOpt("key", default="", help="PEM file of its private key, if that is not in the same file."),
-    cfg.StrOpt("ca", default="", help="PEM file that vouches for the servers' certificates."),
-    cfg.IntOpt("timeout", default=30, min=1, max=300, help="Seconds for which a server may think about a request."),
+    cfg.StrOpt("key", default="", help="PEM file of the private key of certificate, if it is in another file."),
+    cfg.StrOpt("ca", default="", help="PEM file of the certificate authority of the servers."),
+    cfg.IntOpt("timeout", default=30, min=1, max=300, help="Timeout of a request to a server, in seconds."),
     cfg.IntOpt(
         "patience",
         default=60,
         min=1,
-        help="Seconds after which a request that Octavia has not committed is taken for lost: what it made in Fairlead"
-        " is deleted, and what it deleted there is an ERROR. Longer than `timeout`, and than a lock in the database.",
+        help="Seconds after which a request that Octavia has not committed counts as lost: objects that it created in"
+        " Fairlead are deleted, and objects that it deleted there get the status ERROR. Must be longer than `timeout`"
+        " and than a lock in the database.",
     ),
-    cfg.IntOpt("resync_interval", default=600, min=10, help="Seconds between two looks at every load balancer."),
-    cfg.IntOpt("statistics_interval", default=30, min=5, help="Seconds between two looks at the statistics."),
+    cfg.IntOpt(
+        "resync_interval", default=600, min=10, help="Interval at which all load balancers are compared, in seconds."
+    ),
+    cfg.IntOpt("statistics_interval", default=30, min=5, help="Interval at which statistics are read, in seconds."),
 ]
 
 

@@ -78,8 +78,8 @@ class Orphans:
         made = len(self.ports.made())
         if len(orphans) > max(MASS_DELETE_MIN_PORTS, MASS_DELETE_MIN_SHARE * made):
             raise TooManyDeletions(
-                f"Octavia's database has no load balancer for {len(orphans)} of {made} ports of VIPs: none is deleted."
-                " If it is the right database and no old copy, say so by --delete-old."
+                f"Octavia's database has no load balancer for {len(orphans)} of {made} VIP ports, so none was deleted."
+                " If it is the right database and not an outdated copy, use --delete-old."
             )
 
     def _without_balancer(self, made: Sequence[OctaviaVipPort]) -> Sequence[OctaviaVipPort]:

@@ -56,10 +56,10 @@ def _work(is_over: IsOver) -> None:
 
 def provisions(door: PluginApi) -> tuple[PortProvisioner[Any], ...]:
     probes = PortType(
-        title="the port for probes", status_key="probed_networks", wanted=door.probe_subnets, ports=NeutronProbePorts()
+        title="probe port", status_key="probed_networks", wanted=door.probe_subnets, ports=NeutronProbePorts()
     )
     proxies = PortType(
-        title="the ports of proxies",
+        title="proxy ports",
         status_key="proxied_networks",
         wanted=door.proxy_ports,
         ports=ProxyPorts(),
@@ -97,7 +97,7 @@ def _name_all(agent: OctaviaAgent) -> bool:
     try:
         agent.enqueue_all()
     except ServerError as error:
-        LOG.warning("%s; trying again", error)
+        LOG.warning("%s; retrying", error)
         return False
     return True
 

@@ -97,7 +97,7 @@ class PortProvisioner(Generic[_Wanted]):
             try:
                 self._settle(network_id)
             except (ServerError, ServiceFailed) as error:
-                LOG.warning("%s on network %s: %s; trying again", self._sort.title, network_id, error)
+                LOG.warning("%s on network %s: %s; retrying", self._sort.title, network_id, error)
                 self._due_at[network_id] = now + RETRY_INTERVAL
         return len(self._queue)
 
@@ -118,7 +118,7 @@ class PortProvisioner(Generic[_Wanted]):
         try:
             self._enqueue(self._sort.ports.networks())
         except ServiceFailed as error:
-            LOG.warning("%s: %s; trying again", self._sort.title, error)
+            LOG.warning("%s: %s; retrying", self._sort.title, error)
             self._next_search = now + RETRY_INTERVAL
 
     def _enqueue(self, networks: Iterable[str]) -> None:

@@ -94,8 +94,8 @@ def _ids(door: PluginApi, database: OctaviaDatabase, names: Iterable[str]) -> Se
         if not ids and door.statuses(name) is not None:
             ids = [name]  # only Fairlead still has it
         if len(ids) != 1:
-            many = f"{len(ids)} load balancers are called {name}: name the id"
-            raise SyncFailed(many if ids else f"there is no load balancer {name} of the provider {PROVIDER}")
+            many = f"{len(ids)} load balancers have the name {name}; give the id"
+            raise SyncFailed(many if ids else f"no load balancer {name} of provider {PROVIDER}")
         found += ids
     return found
 
@@ -106,7 +106,7 @@ def _library() -> Library:
     for path in sockets:
         if not os.path.exists(path):
             raise SyncFailed(
-                f"octavia-driver-agent, by which Octavia is told statuses, is not here: there is no {path}"
+                f"octavia-driver-agent, which updates statuses in Octavia, does not run here: {path}: no such file"
             )
     try:
         made: Library = DriverLibrary(*sockets)
@@ -120,6 +120,8 @@ def _run_until_settled(agent: OctaviaAgent, seconds: float) -> None:
     deadline = time.monotonic() + seconds
     while (pause := agent.seconds_until_due()) is not None:
         if time.monotonic() > deadline:
-            raise SyncFailed(f"after {seconds:.0f} s there still is something on its way, or somebody does not answer")
+            raise SyncFailed(
+                f"timed out after {seconds:.0f} s: requests are in flight, or a service does not answer; see the log"
+            )
         time.sleep(min(pause, 1.0))
         agent.step()
