@@ -143,7 +143,8 @@ def test_certificate_that_does_not_match_its_key_is_reported(
     Path(files[key]).write_text(key_pem(new_key()))
     assert check(capsys) == (
         2,
-        f"fairlead: {certificate}: {files[certificate]}: it is not the certificate of the key of {key}: {files[key]}\n",
+        f"fairlead: {certificate}: {files[certificate]}: the certificate does not match the key of {key}:"
+        f" {files[key]}\n",
     )
 
 
@@ -157,7 +158,7 @@ def test_a_key_with_a_pass_phrase_is_named(
     path = Path(files["ovn.private_key"])
     path.write_bytes(new_key().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"phrase")))
     code, printed = check(capsys)
-    assert (code, f"ovn.private_key: {path}: the key needs a pass phrase" in printed) == (2, True)
+    assert (code, f"ovn.private_key: {path}: the key has a pass phrase" in printed) == (2, True)
 
 
 @pytest.mark.parametrize(

@@ -398,7 +398,7 @@ def _check_ovn(options: OvnOptions) -> None:
     if options.chassis_probe_interval > options.chassis_timeout / 2:
         raise BadConfiguration(
             f"ovn.chassis_probe_interval: expected at most half of ovn.chassis_timeout ({options.chassis_timeout}), so"
-            f" that one lost answer does not declare a chassis dead, got {options.chassis_probe_interval}"
+            f" that one lost response does not declare a chassis dead, got {options.chassis_probe_interval}"
         )
     if not options.owner_tag:
         raise BadConfiguration("ovn.owner_tag: must not be empty; it distinguishes Fairlead's rows from others")

@@ -83,7 +83,7 @@ def invalid_now(file: OptionFile, now: datetime) -> str:
     if expired:
         return f"the certificate expired on {max(expired):%Y-%m-%d %H:%M} UTC; replace it"
     begin = min(begin for begin, _ in valid)
-    return f"the certificate is not valid before {begin:%Y-%m-%d %H:%M} UTC; does the clock of this machine go right?"
+    return f"the certificate is not valid before {begin:%Y-%m-%d %H:%M} UTC; check the clock of this machine"
 
 
 def _valid_times(file: OptionFile) -> list[tuple[datetime, datetime]]:
@@ -105,11 +105,11 @@ def _check_certificate(file: OptionFile) -> None:
     if file.key is None or not file.key.path:  # `config` requires both
         return
     if _public(_private_key(file.key)) != _public(certificates[0]):
-        raise file.wrong(f"it is not the certificate of the key of {file.key.option}: {file.key.path}")
+        raise file.wrong(f"the certificate does not match the key of {file.key.option}: {file.key.path}")
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(file.path, file.key.path)
     except ssl.SSLError as error:
-        raise file.wrong(f"OpenSSL rejects it: {error.reason or error}") from None
+        raise file.wrong(f"rejected by OpenSSL: {error.reason or error}") from None
 
 
 def _check_key(file: OptionFile) -> None:
@@ -120,7 +120,7 @@ def _check_identity(file: OptionFile) -> None:
     if _is_absent(file):
         return
     if _public(_private_key(file)) != _public(_certificates(file)[0]):
-        raise file.wrong("its key is not that of its certificate")
+        raise file.wrong("the key does not match the certificate")
 
 
 def _check_authorities(file: OptionFile) -> None:
@@ -144,9 +144,9 @@ def read_password(file: OptionFile) -> str:
     try:
         password = _read(file).decode().removesuffix("\n")
     except UnicodeDecodeError:
-        raise file.wrong("it is not UTF-8 text") from None
+        raise file.wrong("the file is not UTF-8 text") from None
     if not password:
-        raise file.wrong("it is empty")
+        raise file.wrong("the file is empty")
     return password
 
 
@@ -201,16 +201,16 @@ def _certificates(file: OptionFile) -> list[x509.Certificate]:
     try:
         return x509.load_pem_x509_certificates(_read(file))
     except _UNREADABLE:
-        raise file.wrong("it has no certificate in PEM that can be read") from None
+        raise file.wrong("the file has no readable certificate in PEM") from None
 
 
 def _private_key(file: OptionFile) -> Any:
     try:
         return load_pem_private_key(_read(file), None)
     except TypeError:
-        raise file.wrong("the key needs a pass phrase, and none can be given; `openssl pkey` removes it") from None
+        raise file.wrong("the key has a pass phrase, which is not supported; remove it with `openssl pkey`") from None
     except _UNREADABLE:
-        raise file.wrong("it has no private key in PEM that can be read") from None
+        raise file.wrong("the file has no readable private key in PEM") from None
 
 
 def _public(of: Any) -> bytes:
@@ -226,7 +226,7 @@ def _trusting(file: OptionFile) -> ssl.SSLContext:
     try:
         context.load_verify_locations(file.path)
     except ssl.SSLError:
-        raise file.wrong("it has no certificate in PEM that can be read") from None
+        raise file.wrong("the file has no readable certificate in PEM") from None
     return context
 
 

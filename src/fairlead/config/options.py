@@ -133,7 +133,7 @@ class ServerOptions:
         " authenticate by password.",
     )
     allow_insecure_auth: bool = _flag(
-        False, "Accept passwords and tokens, and send them to Keystone, without TLS over other hosts' networks."
+        False, "Accept passwords and tokens, and send them to Keystone, without TLS over networks."
     )
     allowed_hosts: tuple[str, ...] = _names(
         "Additional values of the Host header, HOST:PORT, that are accepted without authentication, for example of a"
@@ -175,7 +175,7 @@ class KeystoneOptions:
     user_domain: str = _text("Default", "Domain of user, by name.")
     project_domain: str = _text("Default", "Domain of project, by name.")
     token_cache_ttl: int = _number(
-        60, 0, HOUR, "Time for which a validated token is accepted without asking Keystone again.", unit="seconds"
+        60, 0, HOUR, "Time for which a validated token is accepted without a request to Keystone.", unit="seconds"
     )
     stale_token_grace: int = _number(
         300,
@@ -198,7 +198,7 @@ class LxdOptions:
     socket makes a user administrator."""
 
     socket: str = _text(
-        "", "unix:PATH for INCUS_SOCKET and LXD_SOCKET. Users that can open it are administrators. Empty: none."
+        "", "unix:PATH for INCUS_SOCKET and LXD_SOCKET. Users with access to it are administrators. Empty: none."
     )
     socket_group: str = _text("", "Group of the socket, by name. Empty: the server's own group.")
     socket_mode: str = _text("0660", "File mode of the socket (octal). World access is rejected.")
@@ -210,7 +210,7 @@ class LxdOptions:
     certificate: str = _path(
         PathKind.CERTIFICATE,
         "",
-        "Certificate of listen (PEM). Empty: a self-signed one is made and kept beside the store.",
+        "Certificate of listen (PEM). Empty: a self-signed one is created beside the store.",
         key="key",
     )
     key: str = _path(PathKind.KEY, "", "Private key of certificate (PEM).")
@@ -240,7 +240,7 @@ class NodesOptions:
         PathKind.IDENTITY,
         "",
         "Certificate and private key of the nodes' certificate authority (PEM, mode 0600); the same file on each server"
-        " of a deployment. Empty: one is made and kept beside the store.",
+        " of a deployment. Empty: one is created beside the store.",
     )
     token_lifetime: int = _number(
         HOUR, MIN_TOKEN_LIFETIME, MAX_TOKEN_LIFETIME, "Lifetime of an unused enrolment token.", unit="seconds"
@@ -271,7 +271,7 @@ class StoreOptions:
     url: str = _path(
         PathKind.STORE,
         "",
-        "sqlite:///PATH: a file, made if it is absent. etcd://HOST:PORT,HOST:PORT,.../PREFIX: members of an etcd"
+        "sqlite:///PATH: a file, created if it is absent. etcd://HOST:PORT,HOST:PORT,.../PREFIX: members of an etcd"
         " cluster, and the prefix of this deployment's keys. Empty: the file of path.",
         may_be_absent=True,
     )
@@ -329,28 +329,28 @@ class OvnOptions:
     )
     gateway_chassis: tuple[str, ...] = _names(
         "Chassis that host router gateways. Each needs ovn-bridge-mappings for the physical networks; failover needs"
-        " three. Without any, external gateways are refused."
+        " three. Without any, external gateways are rejected."
     )
     drain_timeout: int = _number(
         3600,
         0,
         MAX_DRAIN_TIMEOUT,
-        "Time for which OVN translates replies of a removed member to clients outside; connections that are left end"
-        " then. Plain hosts forward flows to the previous owner of a slot for the same time.",
+        "Time for which OVN translates replies of a removed member to external clients; remaining connections break"
+        " afterwards. Plain hosts forward flows to the previous owner of a slot for the same time.",
         unit="seconds",
     )
     probe_interval: int = _number(
         60,
         1,
         HOUR,
-        "Inactivity after which a database gets a keepalive; after as much again the connection is replaced. A database"
-        " that compacts can be silent for many seconds.",
+        "Inactivity after which a keepalive is sent to a database; after the same time without a reply, the connection"
+        " is replaced. A database can be unresponsive for many seconds during compaction.",
         unit="seconds",
     )
     import_networks: bool = _flag(
         True,
         "Read the networks that Neutron (ML2/OVN), LXD and Incus write into the same OVN. Load balancers can be on"
-        " Neutron's networks; networks that LXD or Incus manage are refused. External addresses that these systems"
+        " Neutron's networks, but not on networks that LXD or Incus manage. External addresses that these systems"
         " allocated are not allocated again.",
     )
     chassis_probe_interval: int = _number(
@@ -365,7 +365,8 @@ class OvnOptions:
         45,
         1,
         MAX_CHASSIS_TIMEOUT,
-        "A chassis that answers later than the others by this time is dead, and so are the monitored members on it.",
+        "A chassis that responds later than the others by this time counts as dead, and the monitored members on it as"
+        " down.",
         unit="seconds",
     )
     count_reply_bytes: bool = _flag(
@@ -386,12 +387,12 @@ class NetworkOptions:
         1442, MIN_MTU, MAX_MTU, "MTU of tenant networks: 1500 less 58 for geneve over IPv4.", unit="bytes"
     )
     external_mtu: int = _number(
-        1500, MIN_MTU, MAX_MTU, "MTU of external networks: that of the physical networks behind them.", unit="bytes"
+        1500, MIN_MTU, MAX_MTU, "MTU of external networks: the MTU of their physical networks.", unit="bytes"
     )
 
 
 def _quota(default: int, resource: str) -> Any:
-    return _limit(default, f"{resource} of a project that has no quota of its own.")
+    return _limit(default, f"{resource} of a project without its own quota.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -451,7 +452,7 @@ class ProviderOptions:
         f"NAME=IMPLEMENTATION; implementations are {', '.join(IMPLEMENTATIONS)}. A name in use cannot be removed.",
         default=split_names(DEFAULT_NAMES),
     )
-    default: str = _text(DEFAULT_NAME, "Provider of load balancers that name none.")
+    default: str = _text(DEFAULT_NAME, "Provider of load balancers that are created without a provider.")
     max_proxies_per_network: int = _number(
         MAX_PROXIES,
         0,
@@ -487,7 +488,7 @@ class KeyOptions:
         "",
         "Folder with a folder for each project, named by its id. `--default-tls-container-ref` and the other references"
         " name a file there: PEM, or PKCS#12 without a pass phrase, without access for others. Empty: listeners that"
-        " need keys are refused, unless barbican is set.",
+        " need keys are rejected, unless barbican is set.",
     )
     barbican: str = _text(
         "",
@@ -564,7 +565,7 @@ class AgentOptions:
         PathKind.FOLDER, "/var/run/openvswitch", "Folder of Open vSwitch's control sockets.", may_be_absent=True
     )
     probe_namespace: str = _text(
-        "fairlead-probes", "Network namespace (ip-netns) from which members are probed; the agent makes it."
+        "fairlead-probes", "Network namespace (ip-netns) from which members are probed; the agent creates it."
     )
     proxy_namespace_prefix: str = _text(
         "fairlead-proxy", "Prefix of the names of the network namespaces (ip-netns) of proxies."
@@ -576,7 +577,7 @@ class AgentOptions:
         may_be_absent=True,
     )
     secret_refresh_interval: int = _number(
-        60, 1, HOUR, "Interval at which renewed keys and certificates are looked up in the key store.", unit="seconds"
+        60, 1, HOUR, "Interval at which keys and certificates are read again from the key store.", unit="seconds"
     )
     haproxy_binary: str = _path(
         PathKind.FILE, "/usr/sbin/haproxy", "HAProxy 2.6 or newer; it runs as the user haproxy.", may_be_absent=True
@@ -586,15 +587,15 @@ class AgentOptions:
         MIN_HAPROXY_MEMORY,
         MAX_HAPROXY_MEMORY,
         "Memory limit of each HAProxy; 10,000 connections, its maximum, fit into the default. An HAProxy at its limit"
-        " refuses connections, and the status of its load balancers gives the reason.",
+        " rejects connections, and the status of its load balancers has the reason.",
         unit="MB",
     )
     max_tracked_connections: int = _number(
         200_000,
         0,
         MAX_TRACKED_CONNECTIONS,
-        "Open connections are not counted while the connection tracker has more entries, because listing them stops a"
-        " switch.",
+        "Open connections are not counted while the connection tracker has more entries, because listing them blocks"
+        " the switch.",
     )
 
 
@@ -606,11 +607,11 @@ class LogOptions:
     audit_file: str = _path(
         PathKind.FILE,
         "",
-        "File to which changes and failed log-ins are appended as JSON, one object a line: user, address, action,"
-        " result. They are in the log as well. The file is reopened after a rotation and on SIGHUP.",
+        "File to which changes and failed log-ins are appended as JSON, one object per line: user, address, action,"
+        " result. The log has them, too. The file is reopened after a rotation and on SIGHUP.",
         may_be_absent=True,
     )
-    format: str = _choice("text", tuple(FORMATS), "text: lines for people. json: one object a line.")
+    format: str = _choice("text", tuple(FORMATS), "text: human-readable lines. json: one object per line.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
