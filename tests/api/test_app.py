@@ -72,7 +72,7 @@ async def get(
     ("now", "code", "words"),
     [
         (DataplaneState(connected=True, is_leader=True), 200, "ready"),
-        (DataplaneState(connected=True, is_leader=False), 200, "ready: another server writes"),
+        (DataplaneState(connected=True, is_leader=False), 200, "ready: another server is the leader"),
         (DataplaneState(connected=False, is_leader=False), 503, "not ready: OVN is not reachable"),
         (DataplaneState(connected=True, is_leader=True, facts_missing_seconds=29.0), 200, "ready"),
         (
@@ -80,12 +80,12 @@ async def get(
                 connected=True, is_leader=True, facts_missing_seconds=31.0, missing_facts="which ports are plugged in"
             ),
             503,
-            "not ready: which ports are plugged in was not heard for 31 s",
+            "not ready: which ports are plugged in: no update for 31 s",
         ),
         (
             DataplaneState(connected=True, is_leader=True, facts_missing_seconds=31.0),
             503,
-            "not ready: what health monitors see was not heard for 31 s",
+            "not ready: what health monitors see: no update for 31 s",
         ),
     ],
 )
@@ -273,7 +273,7 @@ async def test_standby_is_not_ready_while_changes_wait_for_the_leader(tmp_path: 
                 return (await client.get("/readyz")).text
 
     clock = [0.0]
-    assert (await run()) == "not ready: another server has the lock; a change waits for 31 s\n"
+    assert (await run()) == "not ready: another server is the leader; a change is pending for 31 s\n"
 
 
 async def test_reconcile_request_returns_503_while_the_store_is_unavailable(tmp_path: Path):

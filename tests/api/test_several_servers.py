@@ -134,7 +134,8 @@ async def test_store_requests_fail_during_an_etcd_outage_and_recover_afterwards(
             assert renamed.status_code == 503
             assert "faultstring" in renamed.json()
             await eventually(
-                lambda: two.request("GET", "/readyz"), is_enough=lambda answer: "the store was not read" in answer.text
+                lambda: two.request("GET", "/readyz"),
+                is_enough=lambda answer: "the store is unavailable" in answer.text,
             )
             assert (
                 "fairlead_store_unavailable_since_timestamp_seconds 0.0"

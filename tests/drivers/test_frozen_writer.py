@@ -114,7 +114,7 @@ def test_frozen_leader_is_replaced_and_writes_nothing_when_resumed(server: Datab
         holder.process.send_signal(signal.SIGSTOP)
         made = build(other, "meanwhile")
         holder.process.send_signal(signal.SIGCONT)
-        wait_equal(lambda: holder.client.get("/readyz").text, "ready: another server writes\n")
+        wait_equal(lambda: holder.client.get("/readyz").text, "ready: another server is the leader\n")
         assert holder.client.get(f"{LBS}/{made}").status_code == 200
         holder.wait_for(made, "ACTIVE")
         wait_until(holder.is_idle)

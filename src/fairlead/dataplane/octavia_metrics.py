@@ -127,11 +127,11 @@ def render_metrics(meter: AccumulatedMetrics, listeners: frozenset[str], backend
     )
     own = {
         "octavia_loadbalancer_cpu": (
-            "Time in which its proxy on this node was at work (percentage).",
+            "CPU utilization of the load balancer's proxy on this node (percentage).",
             100.0 - meter.scrape.idle,
         ),
         "octavia_loadbalancer_memory": (
-            "Memory of the node that its proxy has (percentage).",
+            "Share of this node's memory that the load balancer's proxy uses (percentage).",
             100 * allocated / memory,
         ),
     }

@@ -114,7 +114,7 @@ class RateLimit(logging.Filter):
         if not self._bucket.take():
             return False
         if self._bucket.rejected:
-            record.msg = f"{record.getMessage()} (and {self._bucket.rejected} more like it)"
+            record.msg = f"{record.getMessage()} ({self._bucket.rejected} similar messages suppressed)"
             record.args = ()
             self._bucket.rejected = 0
         return True

@@ -36,4 +36,4 @@ class LoopLag:
     def note(self, held: float) -> None:
         self._observe(max(held, 0.0))
         if held > LOG_THRESHOLD:
-            LOG.warning("the event loop was held for %.2f s", held)
+            LOG.warning("event loop blocked for %.2f s", held)

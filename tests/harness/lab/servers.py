@@ -115,7 +115,7 @@ def answers(client: httpx.Client) -> bool:
 
 def holder_first(first: FairleadProcess, second: FairleadProcess) -> tuple[FairleadProcess, FairleadProcess]:
     """The leader and the standby."""
-    texts = {"ready\n", "ready: another server writes\n"}
+    texts = {"ready\n", "ready: another server is the leader\n"}
     wait_equal(lambda: {server.client.get("/readyz").text for server in (first, second)}, texts)
     return (first, second) if first.is_holder() else (second, first)
 

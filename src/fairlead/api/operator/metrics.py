@@ -115,8 +115,8 @@ class Metrics:
         )
         self._paced = EventCounter(
             "fairlead_api_paced_requests",
-            "Requests by outcome: refused (answered 429 with Retry-After, immediately or after waiting), or delayed"
-            " (waited in a queue of their project or user, and answered otherwise). Each is counted once.",
+            "Requests above a rate limit, by outcome: refused (answered 429 with Retry-After, immediately or after"
+            " waiting), or delayed (waited in the queue of their project or user, then processed).",
             ["api", "outcome"],
             registry=self._registry,
         )
@@ -178,26 +178,28 @@ class Metrics:
         """Readiness: succeeds if changes can reach every dataplane, through this server or through another that is
         the leader."""
         if (away := self._looks.unavailable_seconds) > STORE_TIMEOUT:
-            return PlainTextResponse(f"not ready: the store was not read for {away:.0f} s\n", 503)
+            return PlainTextResponse(f"not ready: the store is unavailable for {away:.0f} s\n", 503)
         conditions = [(each, each.condition()) for each in self._central]
         for each, now in conditions:
             if not now.connected:
                 return PlainTextResponse(f"not ready: {each.dataplane.title} is not reachable\n", 503)
         for now in (condition for _, condition in conditions):
             if now.facts_missing_seconds > SOUTHBOUND_TIMEOUT:
-                words = f"not ready: {now.missing_facts} was not heard for {now.facts_missing_seconds:.0f} s\n"
+                words = f"not ready: {now.missing_facts}: no update for {now.facts_missing_seconds:.0f} s\n"
                 return PlainTextResponse(words, 503)
         others = [each for each, now in conditions if not now.is_leader]
         if not others:
             return PlainTextResponse("ready\n")
         waits = max(each.reconciler.unsettled() for each in others)
         if waits > STANDBY_TIMEOUT:
-            return PlainTextResponse(f"not ready: another server has the lock; a change waits for {waits:.0f} s\n", 503)
-        return PlainTextResponse("ready: another server writes\n")
+            return PlainTextResponse(
+                f"not ready: another server is the leader; a change is pending for {waits:.0f} s\n", 503
+            )
+        return PlainTextResponse("ready: another server is the leader\n")
 
     async def _metrics(self, request: Request) -> Response:
         if not identity(request).is_admin:
-            return PlainTextResponse("this is for administrators\n", 403)
+            return PlainTextResponse("metrics require the role admin\n", 403)
         await run_in_steps(self._state.count())
         of_agents = await run_in_steps(render_agent_counters(self._nodes.agents.counted()))
         text = generate_latest(self._registry) + of_agents.encode()
@@ -401,7 +403,7 @@ _COUNTED: Mapping[str, tuple[str, Read]] = {
         lambda each: each.reconciler.statistics.resync_changes,
     ),
     "drifted_owners": (
-        "Owners whose rows another program changed.",
+        "Owners with drift: another program changed their rows.",
         lambda each: each.reconciler.statistics.meddled,
     ),
 }
