@@ -48,12 +48,12 @@ def test_node_list_prints_a_table_or_json(monkeypatch: pytest.MonkeyPatch, capsy
     assert run(monkeypatch, {"chassis": [WELL]}, "list") == 0
     head, row = capsys.readouterr().out.splitlines()
     assert head.split()[:4] == ["chassis", "host", "ports", "agent"]
-    assert row.split()[:5] == ["one", "h1", "3", "heard", "0.1"]
+    assert row.split()[:5] == ["one", "h1", "3", "connected", "0.1"]
     assert run(monkeypatch, {"chassis": [WELL]}, "list", "--json") == 0
     assert json.loads(capsys.readouterr().out) == [WELL]
 
 
-@pytest.mark.parametrize(("starved", "state"), [({"starved": True}, "starved"), ({"starved": False}, "heard")])
+@pytest.mark.parametrize(("starved", "state"), [({"starved": True}, "starved"), ({"starved": False}, "connected")])
 def test_a_starved_agent_is_shown(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], starved: dict[str, bool], state: str
 ):
@@ -92,7 +92,7 @@ def test_apply_errors_and_proxies_of_a_node_are_shown(
     run(monkeypatch, {**WELL, "agent": {**AGENT, "unapplied": [FAILING]}}, "show", "one")
     told = capsys.readouterr().out
     assert "haproxy loadbalancer/web: no such file" in told
-    assert "of net1 for project demo: serves 2 of 2 listeners" in told
+    assert "on net1 of project demo: serves 2 of 2 listeners" in told
 
 
 def test_enroll_command_writes_the_identity_and_a_token_works_once(
@@ -160,12 +160,12 @@ def test_a_plain_host_is_declared_listed_drained_and_removed(url: str, capsys: p
     head, first, second = ran(url, capsys, "host", "list")[1].splitlines()
     assert head.split() == ["host", "number", "addresses", "prefixes", "state"]
     assert (first.split()[0], second.split()[0]) == ("one", "two")
-    assert ran(url, capsys, "drain", "one") == (0, "one is drained: others get what is new\n", "")
+    assert ran(url, capsys, "drain", "one") == (0, "one: draining; new connections go to members on other hosts\n", "")
     assert json.loads(ran(url, capsys, "drain", "one", "--json")[1]) == {**SHOWN, "draining": True}
     assert "plain host, drained" in ran(url, capsys, "list")[1]
-    assert ran(url, capsys, "undrain", "one") == (0, "one gets its share again\n", "")
+    assert ran(url, capsys, "undrain", "one") == (0, "one: draining ended\n", "")
     assert json.loads(ran(url, capsys, "host", "set", "one", "--no-prefix", "--json")[1]) == {**SHOWN, "prefixes": []}
-    assert ran(url, capsys, "host", "remove", "two") == (0, "two is no host any more\n", "")
+    assert ran(url, capsys, "host", "remove", "two") == (0, "two: host removed\n", "")
     assert json.loads(ran(url, capsys, "host", "remove", "one", "--json")[1]) == {"removed": "one"}
     assert ran(url, capsys, "host", "list") == (0, "", "")
     assert ran(url, capsys, "host", "list", "--json") == (0, "[]\n", "")
@@ -202,4 +202,4 @@ def test_invalid_host_command_is_rejected_and_stores_nothing(
 def test_host_set_help_explains_the_prefix_syntax(url: str, capsys: pytest.CaptureFixture[str]):
     code, told, _ = ran(url, capsys, "host", "set", "--help")
     assert (code, "CIDR[=PROJECT]" in told) == (0, True)
-    assert "of this project alone, or of everybody" in " ".join(told.split())
+    assert "for members of that project only" in " ".join(told.split())

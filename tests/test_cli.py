@@ -193,7 +193,7 @@ def test_drift_and_errors_are_listed_by_dataplane(capsys: pytest.CaptureFixture[
         ],
     )
     code, out, _ = run(capsys, "resync", "--url", operator)
-    assert (code, out) == (0, "3 owners differed and are being mended (ovn: 1, toy: 2)\n")
+    assert (code, out) == (0, "3 objects differed and are being reconciled (ovn: 1, toy: 2)\n")
 
 
 def test_plain_host_rows_are_listed_by_host(capsys: pytest.CaptureFixture[str], operator: str):
@@ -205,7 +205,7 @@ def test_plain_host_rows_are_listed_by_host(capsys: pytest.CaptureFixture[str], 
             "  native on h1",
             "    Row a",
             "    Row b",
-            "  native on h2, its agent is silent",
+            "  native on h2, agent stale",
             "    Row c",
             "  native on h3, no agent",
             "  native on 3 more: --host NAME",
@@ -253,7 +253,7 @@ def test_lxd_commands_manage_tokens_and_trusted_certificates(capsys: pytest.Capt
     assert (forgotten[0], json.loads(forgotten[1])) == (0, {"forgotten": "abcd"})
     code, out, err = run(capsys, "lxd", "forget", "twins", "--url", operator)
     assert (code, out) == (1, "")
-    assert err == "fairlead: 2 certificates are called 'twins'; name one by its fingerprint: aa11, bb22\n"
+    assert err == "fairlead: 2 certificates have the name 'twins'; give one of the fingerprints aa11, bb22\n"
 
 
 def test_unknown_command_exits_with_2(capsys: pytest.CaptureFixture[str]):
@@ -284,12 +284,13 @@ def test_trace_rejects_incomplete_arguments_and_prints_the_syntax(
         (1, ""),
         (
             2,
-            "; this is not sure: the agent of host h2 is not heard, and the kernel there may lead as before",
+            "; may be outdated: the agent of host h2 is unresponsive, so the kernel there may have an older"
+            " configuration",
         ),
         (
             3,
-            "; this is not sure: the agents of hosts h2, h3, h4 and 2 more are not heard, and the kernel there may"
-            " lead as before",
+            "; may be outdated: the agents of hosts h2, h3, h4 and 2 more are unresponsive, so the kernel there may"
+            " have an older configuration",
         ),
     ],
 )
@@ -298,7 +299,7 @@ def test_trace_names_the_hosts_with_unresponsive_agents(
 ):
     flow = f"10.0.0.9:{port}", "10.0.0.10:80"
     code, out, _ = run(capsys, "trace", *flow, "--url", operator)
-    assert (code, out) == (0, f"slot 5 of load balancer web: member 10.1.0.7:80 behind host h1{doubt}\n")
+    assert (code, out) == (0, f"slot 5 of load balancer web: member 10.1.0.7:80 on host h1{doubt}\n")
     code, out, _ = run(capsys, "trace", *flow, "--json", "--url", operator)
     assert (code, json.loads(out)["unheard"]) == (0, UNHEARD[port])
 

@@ -97,7 +97,7 @@ async def test_restore_dry_run_reports_the_outcome_and_writes_nothing(url: str, 
     before = await read(url)
     has = f"{len(before[0])} documents, revision {before[1]}"
     for options, would, words in (
-        ((), "refuse", f"a restore would be refused, because {url} is not empty: it has {has}; nothing was written"),
+        ((), "refuse", f"a restore would be rejected, because {url} is not empty: it has {has}; nothing was written"),
         (("--replace",), "replace", f"a restore would replace all of {url}: it has {has}; nothing was written"),
     ):
         await run("restore", str(file), "--store", url, "--dry-run", *options)

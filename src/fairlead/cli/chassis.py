@@ -13,28 +13,28 @@ EXIT_UNHEALTHY = 3
 PATH = "/operator/chassis"
 HOSTS_PATH = "/operator/hosts"
 HOST_COLUMNS = ("host", "number", "addresses", "prefixes", "state")
-COLUMNS = ("chassis", "host", "ports", "agent", "version", "alive since", "last heard", "identity", "not applied")
+COLUMNS = ("chassis", "host", "ports", "agent", "version", "alive since", "last heartbeat", "identity", "not applied")
 
 
 def add_parser(commands: Any, add_server_address: Callable[[Any], None], ask: SendRequest) -> None:
     chassis = commands.add_parser(
         "chassis",
-        help="the nodes, their agents, and which agents may come in",
-        epilog="`list` and `show` answer 3 when an agent is silent or starved, its certificate has expired, a node is "
-        "dead, something could not be applied, or a proxy does not serve all of its listeners.",
+        help="list nodes and their agents, and enroll or revoke agents",
+        epilog="Exit code 3 of `list` and `show`: an agent is stale or starved, its certificate has expired, a node is "
+        "dead, an object is not applied, or a proxy does not serve all of its listeners.",
     )
     mine = chassis.add_subparsers(metavar="COMMAND", required=True)
-    mine.add_parser("list", help="every node")
+    mine.add_parser("list", help="list all nodes")
     _add_hosts(mine, add_server_address, ask)
     for name, meaning in (
-        ("show", "one node, with what it could not apply"),
-        ("enroll", "a token by which its agent gets a certificate, once: `fairlead agent --enroll FILE` on the node"),
-        ("revoke", "let its agent in no more, at once"),
-        ("drain", "let members behind this plain host get nothing new as long as others serve: before maintenance"),
-        ("undrain", "let them get their share again"),
+        ("show", "show one node, with the objects that it did not apply"),
+        ("enroll", "print a single-use token with which `fairlead agent --enroll FILE` gets the node's certificate"),
+        ("revoke", "revoke the agent's certificate and tokens, and close its connections"),
+        ("drain", "send new connections to members on other hosts while any of them serves, before maintenance"),
+        ("undrain", "end the draining of a plain host"),
     ):
         mine.add_parser(name, help=meaning).add_argument(
-            "name", metavar="NAME", help="of the chassis: in OVN, or of a plain host"
+            "name", metavar="NAME", help="name of a chassis in OVN, or of a plain host"
         )
     acts: Mapping[str, Callable[[argparse.Namespace, SendRequest], int]] = {
         "list": _list,
@@ -50,21 +50,23 @@ def add_parser(commands: Any, add_server_address: Callable[[Any], None], ask: Se
 
 
 def _add_hosts(mine: Any, add_server_address: Callable[[Any], None], ask: SendRequest) -> None:
-    hosts = mine.add_parser("host", help="plain Linux hosts that serve announced VIPs: declared, shown, removed")
+    hosts = mine.add_parser("host", help="declare, show and remove plain Linux hosts, which serve announced VIPs")
     each = hosts.add_subparsers(metavar="COMMAND", required=True)
-    each.add_parser("list", help="every host that is declared")
+    each.add_parser("list", help="list all declared hosts")
     for name, meaning in (
-        ("show", "one of them"),
-        ("set", "declare a host, or change one: what is not said of it stays as it is"),
-        ("remove", "declare it a host no more; while load balancers lead to members behind it, it stays"),
+        ("show", "show one host"),
+        ("set", "declare a host, or change one; attributes without an option keep their values"),
+        ("remove", "remove a host; rejected while load balancers have members that it routes"),
     ):
-        each.add_parser(name, help=meaning).add_argument("name", metavar="NAME", help="that of its agent's chassis")
+        each.add_parser(name, help=meaning).add_argument(
+            "name", metavar="NAME", help="name of the host: the chassis of its agent"
+        )
     told = each.choices["set"]
     told.add_argument(
         "--address",
         action="append",
         metavar="IP",
-        help="where other hosts lead packets for members behind it: one of IPv4, one of IPv6, or both",
+        help="address to which other hosts forward packets for members of this host: one IPv4, one IPv6, or both",
     )
     behind = told.add_mutually_exclusive_group()
     behind.add_argument(
@@ -72,10 +74,11 @@ def _add_hosts(mine: Any, add_server_address: Callable[[Any], None], ask: SendRe
         action="append",
         type=_prefix,
         metavar="CIDR[=PROJECT]",
-        help="what is behind it: members are in such prefixes only; of this project alone, or of everybody",
+        help="prefix that the host routes; members must be in such a prefix. With PROJECT: for members of that project"
+        " only",
     )
-    behind.add_argument("--no-prefix", action="store_true", help="nothing is behind it: it has clients only")
-    told.add_argument("--number", type=int, help="by which other hosts call it: a free one unless said")
+    behind.add_argument("--no-prefix", action="store_true", help="the host routes no members, only clients")
+    told.add_argument("--number", type=int, help="number of the host in next hops; default: a free number")
     for name, act in (("list", _list_hosts), ("show", _show_host), ("set", _set_host), ("remove", _remove_host)):
         add_server_address(each.choices[name])
         each.choices[name].set_defaults(run=lambda arguments, act=act: act(arguments, ask))
@@ -84,7 +87,7 @@ def _add_hosts(mine: Any, add_server_address: Callable[[Any], None], ask: SendRe
 def _prefix(text: str) -> Mapping[str, str | None]:
     cidr, says, project = text.partition("=")
     if says and not project:
-        raise argparse.ArgumentTypeError(f"'{text}' is not CIDR=PROJECT: the project is missing")
+        raise argparse.ArgumentTypeError(f"expected CIDR or CIDR=PROJECT, got '{text}': the project is missing")
     return {"cidr": cidr, "project_id": project or None}
 
 
@@ -110,9 +113,9 @@ def _show(arguments: argparse.Namespace, ask: SendRequest) -> int:
         print_lines(f"{title:12} {text}")
     agent = found["agent"] or {"unapplied": []}
     if found["covered_for"]:
-        print_lines(f"{'looks after':12} {found['covered_for']} places of silent nodes, or of none")
+        print_lines(f"{'probes for':12} {found['covered_for']} chassis without a responsive agent")
     for each in found["proxies"]:
-        whose = f"of {each['at']} for project {each['project_id']}"
+        whose = f"on {each['at']} of project {each['project_id']}"
         print_lines(f"{'proxy':12} {whose}: serves {each['serving']} of {each['wanted']} listeners")
     for each in agent["unapplied"]:
         print_lines(f"  {each['dataplane']} {each['owner']}: {each['error']}")
@@ -133,7 +136,7 @@ def _revoke(arguments: argparse.Namespace, ask: SendRequest) -> int:
     if arguments.json:
         print_json({"revoked": arguments.name})
     else:
-        print_lines(f"{arguments.name} is let in no more")
+        print_lines(f"{arguments.name}: certificate and tokens revoked")
     return 0
 
 
@@ -142,7 +145,7 @@ def _drain(arguments: argparse.Namespace, ask: SendRequest) -> int:
     if arguments.json:
         print_json(found, indent=2)
     else:
-        print_lines(f"{arguments.name} is drained: others get what is new")
+        print_lines(f"{arguments.name}: draining; new connections go to members on other hosts")
     return 0
 
 
@@ -151,7 +154,7 @@ def _undrain(arguments: argparse.Namespace, ask: SendRequest) -> int:
     if arguments.json:
         print_json(found, indent=2)
     else:
-        print_lines(f"{arguments.name} gets its share again")
+        print_lines(f"{arguments.name}: draining ended")
     return 0
 
 
@@ -186,7 +189,7 @@ def _remove_host(arguments: argparse.Namespace, ask: SendRequest) -> int:
     if arguments.json:
         print_json({"removed": arguments.name})
     else:
-        print_lines(f"{arguments.name} is no host any more")
+        print_lines(f"{arguments.name}: host removed")
     return 0
 
 
@@ -208,10 +211,10 @@ def _host_columns(row: Any) -> tuple[str, ...]:
 
 def _is_unhealthy(row: Any) -> bool:
     agent = row["agent"]
-    silent = agent is not None and (_state(agent) != "heard" or bool(agent["unapplied"]))
+    is_stale = agent is not None and (_state(agent) != "connected" or bool(agent["unapplied"]))
     behind = any(each["serving"] < each["wanted"] for each in row["proxies"])
     expired = row["enrolled"] is not None and row["enrolled"]["expired"]
-    return silent or behind or expired or (row["in_ovn"] and not row["alive"])
+    return is_stale or behind or expired or (row["in_ovn"] and not row["alive"])
 
 
 def _state(agent: Any) -> str:
@@ -219,7 +222,7 @@ def _state(agent: Any) -> str:
     report it."""
     if agent is None:
         return "none"
-    return "silent" if not agent["heard"] else "starved" if agent.get("starved") else "heard"
+    return "stale" if not agent["heard"] else "starved" if agent.get("starved") else "connected"
 
 
 def _columns(row: Any) -> tuple[str, ...]:

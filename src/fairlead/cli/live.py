@@ -36,10 +36,10 @@ class _OnSocket(http.client.HTTPConnection):
 def add_parser(commands: Any, add_file: Callable[[Any], None]) -> None:
     parser = commands.add_parser(
         "alive",
-        help="whether this machine's server answers",
-        epilog="Exit code 0: it does; 1: it does not. A server that is alive and not ready goes on by itself.",
+        help="check whether the server on this machine responds",
+        epilog="Exit codes: 0 it responds, 1 it does not. A live server that is not ready recovers without a restart.",
     )
-    parser.add_argument("--ready", action="store_true", help="and whether what is asked for now can reach OVN")
+    parser.add_argument("--ready", action="store_true", help="check also whether changes can reach OVN")
     add_file(parser)
     parser.set_defaults(run=_alive)
 

@@ -20,22 +20,26 @@ CERTIFICATES, OPERATIONS = "/1.0/certificates", "/1.0/operations"
 def add_parser(commands: Any, add_server_address: Callable[[Any], None], ask: SendRequest) -> None:
     lxd = commands.add_parser(
         "lxd",
-        help="who may come in by LXD's and Incus' API",
-        epilog="Clients come in where lxd.listen says. A token is shown once, and is good for one certificate.",
+        help="manage certificates and tokens of clients of the LXD and Incus API",
+        epilog="Clients connect to the address of option lxd.listen. A token is shown once and adds one certificate.",
     )
     mine = lxd.add_subparsers(metavar="COMMAND", required=True)
-    token = mine.add_parser("token", help="issue a token, by which one client adds its certificate")
-    token.add_argument("name", metavar="NAME", help="what the client's certificate will be called")
-    token.add_argument("--restricted", action="store_true", help="to the projects that are named, even if none is")
+    token = mine.add_parser("token", help="issue a token with which one client adds its certificate")
+    token.add_argument("name", metavar="NAME", help="name of the client's certificate")
     token.add_argument(
-        "--project", action="append", default=[], metavar="P", help="restrict it to this one; repeatable"
+        "--restricted",
+        action="store_true",
+        help="restrict the client to the projects of --project; without --project, to no project",
     )
-    mine.add_parser("tokens", help="those that nobody has used; not their secrets")
-    revoke = mine.add_parser("revoke", help="take a token back")
-    revoke.add_argument("name", metavar="NAME", help="its name, or its id")
-    mine.add_parser("certificates", help="of clients that are trusted")
-    forget = mine.add_parser("forget", help="trust a certificate no more")
-    forget.add_argument("name", metavar="NAME", help="its name, or its fingerprint or the beginning of that")
+    token.add_argument(
+        "--project", action="append", default=[], metavar="P", help="restrict the client to this project; repeatable"
+    )
+    mine.add_parser("tokens", help="list unused tokens, without their secrets")
+    revoke = mine.add_parser("revoke", help="revoke a token")
+    revoke.add_argument("name", metavar="NAME", help="name or id of the token")
+    mine.add_parser("certificates", help="list certificates of trusted clients")
+    forget = mine.add_parser("forget", help="remove a certificate from the trusted ones")
+    forget.add_argument("name", metavar="NAME", help="name, fingerprint, or first characters of the fingerprint")
     acts: Mapping[str, Callable[[argparse.Namespace, SendRequest], int]] = {
         "token": _token,
         "tokens": _tokens,
@@ -111,7 +115,7 @@ def _forget(arguments: argparse.Namespace, ask: SendRequest) -> int:
     trusted = ask(arguments, "GET", f"{CERTIFICATES}?recursion=1", None)["metadata"]
     found = [each["fingerprint"] for each in trusted if each["name"] == name]
     if len(found) > 1:
-        which = f"{len(found)} certificates are called '{name}'; name one by its fingerprint: {', '.join(found)}"
+        which = f"{len(found)} certificates have the name '{name}'; give one of the fingerprints {', '.join(found)}"
         print_error(f"fairlead: {which}")
         return 1
     fingerprint = found[0] if found else name
@@ -122,4 +126,4 @@ def _forget(arguments: argparse.Namespace, ask: SendRequest) -> int:
 
 
 def _rights(grant: Mapping[str, Any]) -> str:
-    return f"restricted to {', '.join(grant['projects']) or 'nothing'}" if grant["restricted"] else "administrator"
+    return f"restricted to {', '.join(grant['projects']) or 'no project'}" if grant["restricted"] else "administrator"

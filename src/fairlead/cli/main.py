@@ -24,22 +24,22 @@ if TYPE_CHECKING:  # Octavia's environment lacks some of its dependencies
 
 DESCRIPTION = """Fairlead: a natively distributed load balancer for OVN.
 
-  fairlead server            serve the APIs and keep OVN as they say
-  fairlead agent             on a compute node: count for statistics, announce Local IPs
-  fairlead alive             whether this machine's server answers
-  fairlead plan              what would change in OVN now; writes nothing
-  fairlead show web          rows of one owner beside what OVN has
-  fairlead resync            believe nothing, look at every owner again
-  fairlead health            who is probed, by whom, and what is known of each member
-  fairlead trace             what OVN would do with a packet, and who decides
-  fairlead pool set web --locality chassis   what `openstack` has no option for; also `listener`, `local-ip`
-  fairlead octavia sync      compare what Octavia has with Fairlead, where Fairlead is its provider
-  fairlead chassis list      the nodes and their agents; enroll, revoke
-  fairlead octavia adopt web   take over a load balancer of Octavia's stock provider
-  fairlead lxd token laptop  let a client of LXD's or Incus' API in
-  fairlead store copy        the store into another one; also `backup`, `restore`
-  fairlead config template   every option, as a file; also show, check, migrate
-  fairlead lab up            several OVN compute nodes on this machine
+  fairlead server            run the server: serve the APIs, reconcile OVN
+  fairlead agent             run the agent of a compute node or plain host
+  fairlead alive             check whether the server on this machine responds
+  fairlead plan              print pending changes of OVN; writes nothing
+  fairlead show web          compare the rows of one object with the rows in OVN
+  fairlead resync            re-read the dataplane and reconcile every object
+  fairlead health            list probed members, their probers and probe results
+  fairlead trace             trace a packet through OVN, and name the object that decides
+  fairlead pool set web --locality chassis   set attributes that `openstack` lacks; also `listener`, `local-ip`
+  fairlead octavia sync      compare Octavia's load balancers with Fairlead's, if Fairlead is an Octavia provider
+  fairlead octavia adopt web   migrate a load balancer from Octavia's provider `ovn`
+  fairlead chassis list      list nodes and their agents; also `enroll`, `revoke`, `host`
+  fairlead lxd token laptop  issue a token for a client of the LXD and Incus API
+  fairlead store copy        copy the store into another one; also `backup`, `restore`
+  fairlead config template   print all options as a file; also `show`, `check`, `migrate`
+  fairlead lab up            run several OVN compute nodes on this machine
 """
 
 
@@ -96,14 +96,16 @@ def _make_parser() -> argparse.ArgumentParser:
     add_lxd(commands, _add_server_address, _ask)
     add_store(commands)
     add_tenants(commands)
-    commands.add_parser("octavia", help="where Fairlead is a provider of a real Octavia: `octavia --help`")
+    commands.add_parser(
+        "octavia", help="commands for an Octavia with the provider Fairlead; see `fairlead octavia --help`"
+    )
     add_config(commands, _add_configuration_file)
     commands.add_parser("lab", help="several OVN compute nodes, or plain Linux hosts, on this machine: `lab --help`")
     return parser
 
 
 def _add_server(commands: Any) -> None:
-    server = commands.add_parser("server", help="serve the APIs and keep OVN as they say")
+    server = commands.add_parser("server", help="run the server: serve the APIs, reconcile OVN")
     _add_configuration(server)
     server.set_defaults(run=_server)
 
@@ -111,30 +113,32 @@ def _add_server(commands: Any) -> None:
 def _add_agent(commands: Any) -> None:
     agent = commands.add_parser(
         "agent",
-        help="on a compute node: count what its switch does for virtual addresses, and announce Local IPs",
-        epilog="Statistics need it, and Local IPs that take the place of a port; load balancing does not."
-        " Options: section [agent] of the configuration.",
+        help="run the agent of a compute node (statistics, Local IPs, probes, proxies) or of a plain host",
+        epilog="On compute nodes, load balancing without proxies works without the agent. Options: section [agent] of"
+        " the configuration.",
     )
     _add_configuration(agent)
     agent.add_argument(
         "--enroll",
         metavar="FILE",
-        help="the file with a token of `fairlead chassis enroll`, - for standard input: get this"
-        " node's certificate, and end",
+        help="get this node's certificate with the token of `fairlead chassis enroll` in FILE (- for standard input),"
+        " and exit",
     )
-    agent.add_argument("--once", action="store_true", help="print what this node has counted, as JSON; tell nobody")
+    agent.add_argument(
+        "--once", action="store_true", help="print this node's counters as JSON and exit; reports nothing to servers"
+    )
     agent.add_argument(
         "--plan",
         action="store_true",
-        help="on a plain host: what would change in its kernel now, by what a server told last; writes nothing. Exit"
-        " code 3 when anything would",
+        help="on a plain host: print pending changes of the kernel, by the last configuration from a server; writes"
+        " nothing. Exit code 3: there are changes",
     )
-    agent.add_argument("--json", action="store_true", help="with --plan: for programs")
+    agent.add_argument("--json", action="store_true", help="with --plan: print JSON")
     agent.add_argument(
         "--remove",
         action="store_true",
-        help="on a plain host whose agent has ended: take away all that it left, proxies where agent.host is set"
-        " as it was, and end; the host is as it was before",
+        help="on a plain host whose agent has stopped: remove all of the agent's kernel state and, if agent.host has"
+        " the same value as before, its proxies, and exit",
     )
     agent.set_defaults(run=_agent)
 
@@ -142,7 +146,7 @@ def _add_agent(commands: Any) -> None:
 def _add_configuration(command: argparse.ArgumentParser) -> None:
     _add_configuration_file(command)
     command.add_argument(
-        "--check", action="store_true", help="only check the configuration, and open every file that it names"
+        "--check", action="store_true", help="check the configuration, open every file that it names, and exit"
     )
 
 
@@ -158,54 +162,62 @@ def _add_configuration_file(command: Any) -> None:
 
 
 def _add_operator_commands(commands: Any) -> None:
-    resync = commands.add_parser("resync", help="believe nothing, look at every owner again, and mend what differs")
-    resync.add_argument("--force", action="store_true", help="even if that deletes the rows of many owners")
+    resync = commands.add_parser("resync", help="re-read the dataplane and reconcile every object")
+    resync.add_argument(
+        "--force", action="store_true", help="skip the mass-deletion guard: delete the rows of any number of objects"
+    )
     resync.set_defaults(run=_resync)
-    health = commands.add_parser("health", help="who is probed, by whom, and what is known of each member")
+    health = commands.add_parser("health", help="list probed members, their probers and probe results")
     health.set_defaults(run=_health)
     for command in (resync, health):
         _add_server_address(command)
 
 
 def _add_server_address(command: Any) -> None:
-    command.add_argument("--json", action="store_true", help="for programs")
+    command.add_argument("--json", action="store_true", help="print JSON")
     command.add_argument(
         "--url",
         default=os.environ.get("FAIRLEAD_URL", "http://127.0.0.1:9876"),
-        help="the server (environment FAIRLEAD_URL; %(default)s); FAIRLEAD_USER and FAIRLEAD_PASSWORD say who asks",
+        help="URL of the server (environment FAIRLEAD_URL; default %(default)s); environment variables FAIRLEAD_USER"
+        " and FAIRLEAD_PASSWORD authenticate",
     )
 
 
 def _add_trace(commands: Any) -> None:
     trace = commands.add_parser(
         "trace",
-        help="what OVN would do with a packet, and who decides",
+        help="trace a packet through OVN, and name the object that decides",
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        description="""What OVN would do with a packet that a port sends: ovn-trace's output,
-and a last line that says which load balancer, listener and members it leads to, or who refuses it.
+        description="""Trace a packet from a port through OVN. Prints ovn-trace's output and one line with the load
+balancer, listener and members that receive the packet, or the object that rejects it.
 
   fairlead trace --from 3893f6a6-a9a3-4ccf-92d4-0f98a012c09f --to 10.0.0.10:80
   fairlead trace --from web-client --to [fd00::10]:53 --protocol udp --json
   fairlead trace --from 3893f6a6-a9a3-4ccf-92d4-0f98a012c09f --to 10.0.0.10 --protocol icmp
 
-Or where a flow to a VIP goes that plain hosts announce: a server says whose slot it has, and no packet is looked at.
+With two addresses: print the slot and member of a flow to a VIP that plain hosts announce. The server computes
+them; no packet is traced.
 
   fairlead trace 10.0.0.9:40000 203.0.113.5:443
   fairlead trace [2001:db8::9]:40000 [2001:db8:f::5]:53 --protocol udp
 """,
-        epilog="Of several members ovn-trace follows one, whichever; Open vSwitch chooses by a hash of the real packet."
-        "\nExit code 3 when the packet does not arrive. Needs ovn-trace (Debian's ovn-common) and OVN's databases.",
+        epilog="Of several members, ovn-trace follows an arbitrary one; Open vSwitch selects by a hash of the packet."
+        "\nExit code 3: the packet does not arrive. Requires ovn-trace (Debian: ovn-common) and OVN's databases.",
     )
     trace.add_argument(
-        "flow", nargs="*", metavar="ADDRESS:PORT", help="the client's, and the VIP's that hosts announce"
+        "flow", nargs="*", metavar="ADDRESS:PORT", help="endpoints of the client and of the announced VIP"
     )
-    trace.add_argument("--from", dest="sender", metavar="PORT", help="the port that sends: its id in OVN, or its name")
-    trace.add_argument("--to", metavar="ADDRESS:PORT", help="where to; for icmp an address alone")
-    trace.add_argument("--protocol", choices=("tcp", "udp", "sctp", "icmp"), default="tcp", help="(tcp)")
-    trace.add_argument("--source", metavar="ADDRESS", help="the sender's address, if it has several or OVN knows none")
-    trace.add_argument("--via", metavar="ADDRESS", help="the sender's gateway, if its switch has several routers")
-    trace.add_argument("--northbound", metavar="DB", help="another one than the configuration's")
-    trace.add_argument("--southbound", "--db", metavar="DB", help="the same")
+    trace.add_argument("--from", dest="sender", metavar="PORT", help="name or OVN id of the sending port")
+    trace.add_argument("--to", metavar="ADDRESS:PORT", help="destination; for icmp, an address without a port")
+    trace.add_argument("--protocol", choices=("tcp", "udp", "sctp", "icmp"), default="tcp", help="default: tcp")
+    trace.add_argument(
+        "--source", metavar="ADDRESS", help="source address, if the port has several addresses or none in OVN"
+    )
+    trace.add_argument(
+        "--via", metavar="ADDRESS", help="gateway of the sending port, if its switch has several routers"
+    )
+    trace.add_argument("--northbound", metavar="DB", help="default: ovn.northbound of the configuration")
+    trace.add_argument("--southbound", "--db", metavar="DB", help="default: ovn.southbound of the configuration")
     _add_configuration_file(trace)
     _add_server_address(trace)
     trace.set_defaults(run=_trace)
@@ -321,7 +333,7 @@ _LANGUAGES: Mapping[str, Callable[[Sequence[str]], int]] = {"lab": _lab, "networ
 def _resync(arguments: argparse.Namespace) -> int:
     answer = _ask(arguments, "POST", f"/operator/resync{'?force=true' if arguments.force else ''}")
     where = ", ".join(f"{dataplane}: {changed}" for dataplane, changed in answer.get("dataplanes", {}).items())
-    said = f"{answer['changed']} owners differed and are being mended ({where})"
+    said = f"{answer['changed']} objects differed and are being reconciled ({where})"
     if arguments.json:
         print_json(answer)
     else:
@@ -344,7 +356,7 @@ def _trace(arguments: argparse.Namespace) -> int:
     if arguments.flow:
         return _trace_flow(arguments)
     if arguments.sender is None or arguments.to is None:
-        raise CliError("say --from PORT --to ADDRESS:PORT, or two ADDRESS:PORT: the client's and the VIP's")
+        raise CliError("expected --from PORT --to ADDRESS:PORT, or ADDRESS:PORT of the client and of the VIP")
     return _trace_packet(arguments)
 
 
@@ -352,7 +364,7 @@ def _trace_flow(arguments: argparse.Namespace) -> int:
     from fairlead.cli.trace import describe_flow_target
 
     if len(arguments.flow) != 2 or arguments.sender or arguments.to:
-        raise CliError("say two ADDRESS:PORT, the client's and the VIP's, without --from and --to")
+        raise CliError("expected ADDRESS:PORT of the client and of the VIP, without --from and --to")
     client, to = arguments.flow
     asked = urllib.parse.urlencode({"client": client, "to": to, "protocol": arguments.protocol})
     led = _ask(arguments, "GET", f"/operator/flow?{asked}")
@@ -409,7 +421,7 @@ def _trace_packet(arguments: argparse.Namespace) -> int:
 def _server_of(arguments: argparse.Namespace) -> ApiClient:
     """Create the API client. Raises Failure."""
     if not is_url(arguments.url):
-        raise CliError(f"--url: '{arguments.url}' is not http://HOST:PORT or https://HOST:PORT")
+        raise CliError(f"--url: expected http://HOST:PORT or https://HOST:PORT, got '{arguments.url}'")
     user, password = os.environ.get("FAIRLEAD_USER", ""), os.environ.get("FAIRLEAD_PASSWORD", "")
     return ApiClient(url=arguments.url, user=user, password=password)
 
@@ -419,7 +431,9 @@ def _ask(arguments: argparse.Namespace, method: str, path: str, body: object = N
     try:
         return _server_of(arguments).request(method, path, body)
     except ServerError as error:
-        hint = " (FAIRLEAD_USER and FAIRLEAD_PASSWORD, of server.password_file)" if error.status == 401 else ""
+        hint = (
+            "; set FAIRLEAD_USER and FAIRLEAD_PASSWORD to a user of server.password_file" if error.status == 401 else ""
+        )
         raise CliError(f"{error}{hint}") from None
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from fairlead.model.documents.addresses import parse_address, render_address, render_endpoint
 from fairlead.runtime.terminal import table
 
-HEAD = ("MEMBER", "ADDRESS", "OF", "MONITOR", "BY", "CHASSIS", "STATUS", "SINCE", "LATENCY", "LAST ERROR")
+HEAD = ("MEMBER", "ADDRESS", "OWNER", "MONITOR", "PROBER", "CHASSIS", "STATUS", "SINCE", "LATENCY", "LAST ERROR")
 
 
 def render(rows: Sequence[Mapping[str, Any]], now: datetime) -> list[str]:

@@ -14,23 +14,23 @@ SIGNS = {"create": "+", "delete": "-"}
 
 
 def add_parsers(commands: Any, add_server_address: Callable[[Any], None], ask: SendRequest) -> None:
-    differs = "Exit code 3 when OVN differs from what it should have"
-    plan = commands.add_parser("plan", help="what would change in OVN now; writes nothing", epilog=f"{differs}.")
+    differs = "Exit code 3: OVN differs from the desired rows"
+    plan = commands.add_parser("plan", help="print pending changes of OVN; writes nothing", epilog=f"{differs}.")
     plan.add_argument(
         "--host",
         metavar="NAME",
-        help="instead, all rows that this plain host has to have; on the host itself `fairlead agent --plan` compares",
+        help="print all desired rows of this plain host instead; on the host, `fairlead agent --plan` compares them",
     )
     show = commands.add_parser(
         "show",
-        help="rows of one owner beside what OVN has, and those that plain hosts have to have",
-        epilog=f"{differs}, or a plain host could not apply it.",
+        help="compare the rows of one object with the rows in OVN, and print its desired rows of plain hosts",
+        epilog=f"{differs}, or a plain host did not apply the object.",
     )
     show.add_argument(
         "owner",
         help="name or id of a load balancer, Local IP, network, router or port, or kind/id as in loadbalancer/3fc8...",
     )
-    show.add_argument("--host", metavar="NAME", help="of plain hosts this one alone")
+    show.add_argument("--host", metavar="NAME", help="print rows of this plain host only")
     for command, run in ((plan, _plan), (show, _show)):
         command.set_defaults(run=lambda arguments, run=run: run(arguments, ask))
         add_server_address(command)
@@ -94,7 +94,7 @@ def _show(arguments: argparse.Namespace, ask: SendRequest) -> int:
 
 def _print_dataplane(name: str, dataplane: Any) -> None:
     for chassis, node in dataplane.get("nodes", {}).items():
-        life = "" if node["agent"] == "heard" else ", no agent" if node["agent"] == "none" else ", its agent is silent"
+        life = "" if node["agent"] == "heard" else ", no agent" if node["agent"] == "none" else ", agent stale"
         print_lines(f"  {name} on {chassis}{life}{_why(node)}")
         print_lines(*(f"    {row}" for row in node["rows"].values()))
     if left := dataplane.get("left_out", 0):

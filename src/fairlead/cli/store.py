@@ -33,46 +33,45 @@ CommandOutput: TypeAlias = dict[str, Any]
 """Output of --json; `said` is the text output."""
 ACCESS = """
 
-An etcd is entered as section [store] of the configuration says: ca, certificate, key, user, password_file. Run it as
-the user of the servers, who owns their file: sudo -u fairlead fairlead store ..."""
+Section [store] of the configuration has the credentials for etcd: ca, certificate, key, user, password_file. Run the
+command as the user of the servers, which owns the SQLite file: sudo -u fairlead fairlead store ..."""
 COPY = """Copy a deployment into another store, in either direction:
 
   fairlead store copy sqlite:///var/lib/fairlead/fairlead.db etcd://192.0.2.1:2379,192.0.2.2:2379/fairlead
   fairlead store copy etcd://192.0.2.1:2379/fairlead sqlite:///var/lib/fairlead/new.db --dry-run
 
-Stop the servers, copy, set store.url of all to TO, start them. No row of OVN changes. Servers that still run on FROM
-go on reading; what they are asked to write they refuse (503) from the moment the copy begins, and what is
-there is balanced all the while. At the end every document is compared; only then TO opens, and FROM is closed:
-servers refuse to start on it and say where the deployment is. An interrupted copy: begin it again. Nobody
-starts on half of one. To stay with FROM after all: fairlead store reopen FROM.
+Stop the servers, copy, set store.url of all servers to TO, and start them. No row of OVN changes. Servers that still
+run on FROM answer reads and reject writes (503) from the start of the copy; load balancing continues. At the end all
+documents are compared; then TO is opened and FROM is closed: servers reject it at the start and report the new store.
+Repeat an interrupted copy; servers do not start on an incomplete one. To continue with FROM: fairlead store reopen FROM
 
-Not in a store, but in files beside it: the authority of nodes, LXD's certificate. Take them along to another host.
+The nodes' certificate authority and LXD's certificate are files beside the store. Copy them to another host yourself.
 """
-RESTORE = """Fill a store with what a backup has:
+RESTORE = """Restore a backup into a store:
 
   fairlead store restore /backup/monday.fairlead --dry-run
   fairlead store restore /backup/monday.fairlead --store etcd://192.0.2.1:2379/fairlead
 
---dry-run says what a restore would do, and writes nothing.
-First all of the file is read: its checksum, whether it is whole, and whether this version can read each document.
-A store that has something is left alone, unless --replace says that it goes: stop its servers first. What was
-written after the backup is gone from the model, and servers take it out of OVN when they start; a deletion of many rows
-they hold back until `fairlead resync --force`. Revisions go on a million later, so that no number comes twice.
+--dry-run prints the effect of a restore and writes nothing.
+The whole file is checked first: its checksum, its completeness, and that this version can read each document. A store
+that is not empty is rejected without --replace; stop its servers before. Objects created after the backup are missing
+from the model, so servers delete them from OVN at the start; the mass-deletion guard delays many deletions until
+`fairlead resync --force`. Revisions continue a million higher, so that no revision is used twice.
 """
-BACKUP = """Write all documents of a store into one file, as of one moment; servers go on meanwhile:
+BACKUP = """Write a snapshot of all documents of a store into one file; servers keep running:
 
   fairlead store backup /backup/monday.fairlead
 
-The file may be read by its owner alone (0600): it has all that tenants made, and secrets that documents hold, such as
-tokens by which clients and nodes may come in. It is there whole or not at all, and never in the place of another.
-Not in it: the authority of nodes and LXD's certificate (files beside the store), and the configuration.
+The file is readable by its owner only (0600), because it has all objects of tenants and the secrets of documents, such
+as tokens of clients and nodes. It is written atomically and never replaces another file. It does not include the nodes'
+certificate authority and LXD's certificate (files beside the store), nor the configuration.
 """
 
 
 def add_parser(commands: Any) -> None:
-    store = commands.add_parser("store", help="copy the store into another, back it up, restore it")
+    store = commands.add_parser("store", help="copy, compare, back up or restore the store")
     mine = store.add_subparsers(metavar="COMMAND", required=True)
-    copy = _add(mine, "copy", "a deployment into another store", COPY, _copy)
+    copy = _add(mine, "copy", "copy a deployment into another store", COPY, _copy)
     verify = _add(
         mine, "verify", "compare every document of two stores", "Compare every document of two stores.", _verify
     )
@@ -80,27 +79,34 @@ def add_parser(commands: Any) -> None:
         each.add_argument(
             "source", metavar="FROM", help="sqlite:///PATH or etcd://HOST:PORT,.../PREFIX, as in store.url"
         )
-        each.add_argument("target", metavar="TO", help="another one")
+        each.add_argument("target", metavar="TO", help="URL of the other store")
         each.add_argument(
-            "--to-config", type=Path, metavar="FILE", help="how TO is entered, where FROM is another etcd"
+            "--to-config",
+            type=Path,
+            metavar="FILE",
+            help="configuration file with the credentials for TO, if FROM is another etcd",
         )
-    backup = _add(mine, "backup", "all of it into a file, of servers that run too", BACKUP, _backup)
-    backup.add_argument("file", type=Path, metavar="FILE", help="a new one")
-    restore = _add(mine, "restore", "fill a store with what a backup has", RESTORE, _restore)
+    backup = _add(mine, "backup", "write the store into a file, while servers run", BACKUP, _backup)
+    backup.add_argument("file", type=Path, metavar="FILE", help="new file")
+    restore = _add(mine, "restore", "restore a backup into a store", RESTORE, _restore)
     restore.add_argument("file", type=Path, metavar="FILE")
     for each in (backup, restore):
-        each.add_argument("--store", metavar="URL", default="", help="another one than the configuration's")
+        each.add_argument("--store", metavar="URL", default="", help="default: store.url of the configuration")
     for each in (copy, restore):
         each.add_argument("--dry-run", action="store_true", help="check everything, write nothing")
-        each.add_argument("--replace", action="store_true", help="what the store has goes; stop its servers first")
-    reopen = _add(mine, "reopen", "serve from a store that was being copied, after all", REOPEN, _reopen)
+        each.add_argument(
+            "--replace", action="store_true", help="delete the contents of the store first; stop its servers before"
+        )
+    reopen = _add(mine, "reopen", "open a store that a copy closed", REOPEN, _reopen)
     reopen.add_argument("store", metavar="URL")
     reopen.add_argument(
-        "--force", action="store_true", help="from one that has moved, too: what was written since is lost"
+        "--force",
+        action="store_true",
+        help="open a store that was moved, too; writes to the new store since then are lost",
     )
 
 
-REOPEN = "Take the mark away by which a store says that it is being copied. Half a copy stays closed."
+REOPEN = "Remove the migration fence of a store that is being copied. An incomplete copy stays closed."
 
 
 def _add(mine: Any, name: str, short: str, text: str, act: "Act") -> Any:
@@ -111,13 +117,13 @@ def _add(mine: Any, name: str, short: str, text: str, act: "Act") -> Any:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="Exit codes: 0 done, 1 failed or refused, 2 wrong usage, 3 documents differ.",
     )
-    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument(
         "--config",
         type=Path,
         default=os.environ.get("FAIRLEAD_CONFIG"),
         metavar="FILE",
-        help="the servers' (environment FAIRLEAD_CONFIG; /etc/fairlead/fairlead.toml)",
+        help="configuration of the servers (environment FAIRLEAD_CONFIG; default /etc/fairlead/fairlead.toml)",
     )
     parser.set_defaults(run=lambda arguments: _run(arguments, act))
     return parser
@@ -140,7 +146,7 @@ def _run(arguments: argparse.Namespace, act: Act) -> int:
     except CopyDiffers as error:
         answer, code = _compared(error.compared) | {"said": f"{error}; the other store stays closed"}, DIFFERENT
     except FileExistsError as error:
-        answer, code = {"error": f"{error.filename2 or error.filename} is there already; give another name"}, FAILED
+        answer, code = {"error": f"{error.filename2 or error.filename} exists; give another name"}, FAILED
     except (StoreError, OSError) as error:
         answer, code = {"error": str(error)}, FAILED
     _show(arguments, answer)
@@ -172,7 +178,7 @@ async def _copy(arguments: argparse.Namespace) -> tuple[CommandOutput, int]:
                 try:
                     found, _ = await check_copy(source, target, move)
                 except StoreNotEmpty as error:  # a dry run must not advise --replace
-                    raise BulkOperationRejected(f"{error.reason}; a copy would be refused") from None
+                    raise BulkOperationRejected(f"{error.reason}; a copy would be rejected") from None
             what = {"documents": found.documents, "revision": found.revision}
             said = f"would copy {found.documents} documents, revision {found.revision}; nothing was written"
             return {**what, "said": said}, DONE
@@ -226,7 +232,7 @@ async def _backup(arguments: argparse.Namespace) -> tuple[CommandOutput, int]:
             )
     what = {"documents": header.documents, "revision": header.revision, "bytes": size}
     said = f"{arguments.file}: {header.documents} documents, revision {header.revision}, {size} bytes"
-    return {**what, "said": f"{said}. It may hold secrets: only its owner may read it"}, DONE
+    return {**what, "said": f"{said}. The file can have secrets; only its owner can read it"}, DONE
 
 
 async def _restore(arguments: argparse.Namespace) -> tuple[CommandOutput, int]:
@@ -245,7 +251,7 @@ async def _restore(arguments: argparse.Namespace) -> tuple[CommandOutput, int]:
         what = {"documents": header.documents, "revision": header.revision, "made": header.made, **would}
         return {
             **what,
-            "said": f"the file is whole: {about}; {_describe_effect(there, move)}; nothing was written",
+            "said": f"the file is complete: {about}; {_describe_effect(there, move)}; nothing was written",
         }, DONE
     async with _closing(await create_bulk_store(url, access)) as store:
         compared = await restore(
@@ -263,11 +269,11 @@ def _describe_effect(there: "Found", move: "CopyJob") -> str:
         case CopyEffect.FILL:
             return f"a restore would write it into {move.target}, which is empty"
         case CopyEffect.RESUME:
-            return f"a restore would begin again what was interrupted in {move.target}"
+            return f"a restore would repeat the interrupted restore into {move.target}"
         case CopyEffect.REPLACE:
             return f"a restore would replace all of {move.target}: {describe_contents(there)}"
         case CopyEffect.REFUSE:
-            return f"a restore would be refused, because {move.target} is not empty: {describe_contents(there)}"
+            return f"a restore would be rejected, because {move.target} is not empty: {describe_contents(there)}"
 
 
 async def _reopen(arguments: argparse.Namespace) -> tuple[CommandOutput, int]:
@@ -283,7 +289,7 @@ async def _reopen(arguments: argparse.Namespace) -> tuple[CommandOutput, int]:
         if seal.state is FenceState.FILLING or (seal.state is FenceState.MOVED and not arguments.force):
             raise BulkOperationRejected(f"{url}: {seal.words}")
         await store.set_fence(None, seal)
-    return {"reopened": True, "said": f"{url} is open: servers may start on it"}, DONE
+    return {"reopened": True, "said": f"{url} is open: servers can start on it"}, DONE
 
 
 @asynccontextmanager

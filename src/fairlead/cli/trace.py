@@ -27,7 +27,7 @@ def parse_target(text: str, protocol: str) -> tuple[IPAddress, Packet]:
     host, colon, port = text.rpartition(":")
     bare = host.removeprefix("[").removesuffix("]")
     if not colon or not port.isdecimal() or not 1 <= int(port) <= 65535 or (":" in bare and bare == host):
-        raise ValueError(f"'{text}' is not ADDRESS:PORT or [IPv6]:PORT")
+        raise ValueError(f"expected ADDRESS:PORT or [IPv6]:PORT, got '{text}'")
     packet: Packet = PROTOCOLS[protocol](port=int(port))
     return parse_address(bare), packet
 
@@ -90,7 +90,7 @@ def _endpoint(member: Mapping[str, Any]) -> str:
 
 def summarize(answer: TraceResult, names: ObjectNames) -> str:
     verdict, row = answer.verdict, answer.row
-    whose = f"{row.get('table', 'load balancer')} {row.get('name') or row.get('uuid', 'of unknown name')}"
+    whose = f"{row.get('table', 'load balancer')} {row.get('name') or row.get('uuid', '(name unknown)')}"
     if names.balancer_id:
         whose = f"load balancer {_called(names.balancer, names.balancer_id)}"
         whose += f", listener {_called(names.listener, names.listener_id)}" if names.listener_id else ""
@@ -101,15 +101,15 @@ def summarize(answer: TraceResult, names: ObjectNames) -> str:
         case TraceOutcome.BALANCED:
             return f"{whose}: {_members(answer, names)}{_end(verdict.port)}"
         case TraceOutcome.NO_MEMBER:
-            return f"{whose}: refused, because no member takes connections"
+            return f"{whose}: rejected, because no member accepts connections"
         case TraceOutcome.REFUSED:
             who = f"allowed_cidrs of {whose}" if names.balancer_id else whose
             who = f"the fallback of {whose}" if names.local_ip_id else who
             return f"dropped by {who} (in {stage})"
         case TraceOutcome.NO_LISTENER:
-            return "refused: a router has this address, and nobody listens on that port"
+            return "connection refused: the address belongs to a router, and the port has no listener"
         case TraceOutcome.UNRESOLVED:
-            return "nobody has this address: a router would ask for it, and no port in OVN answers"
+            return "no route to host: no port in OVN answers the router's ARP or neighbour request"
         case TraceOutcome.ANSWERED:
             return "answered by a router"
         case TraceOutcome.DELIVERED:
@@ -129,12 +129,14 @@ def _members(answer: TraceResult, names: ObjectNames) -> str:
         f"{backend}{f' {names.members[backend]}' if backend in names.members else ''} ({number} of {total} slots)"
         for backend, number in sorted(slots.items(), key=lambda item: -item[1])
     )
-    which = "to" if len(slots) == 1 else f"to any of {len(slots)} members, as a hash of the packet says:"
+    which = "to" if len(slots) == 1 else f"to one of {len(slots)} members, by a hash of the packet:"
     return f"{which} {', '.join(shares)}"
 
 
 def _end(port: str) -> str:
-    return f"; this trace took one and ended at port {port}" if port else "; this trace took one, and it got nowhere"
+    return (
+        f"; this trace followed one to port {port}" if port else "; this trace followed one, and the packet was dropped"
+    )
 
 
 def encode(answer: TraceResult, names: ObjectNames) -> dict[str, object]:
@@ -166,14 +168,14 @@ def describe_flow_target(led: Any) -> str:
 def _describe_slot(led: Any) -> str:
     where = f"slot {led['slot']} of load balancer {led['load_balancer']['name'] or led['load_balancer']['id']}"
     if not led["admitted"]:
-        return f"{where}: no answer, the client is not among those of its listener"
+        return f"{where}: dropped, because allowed_cidrs of the listener does not include the client"
     if led["endpoint"] is None:
-        return f"{where}: refused, nobody serves"
+        return f"{where}: rejected, because no member accepts connections"
     name = f" ({led['member']['name']})" if led["member"] and led["member"]["name"] else ""
-    before = f"; what began before goes on to host {led['before']}" if led["before"] else ""
+    before = f"; existing connections continue on host {led['before']}" if led["before"] else ""
     if led["proxy"]:
-        return f"{where}: the proxy of host {led['chassis']}, which chooses the member{before}"
-    return f"{where}: member {led['endpoint']}{name} behind host {led['chassis']}{before}"
+        return f"{where}: the proxy on host {led['chassis']}, which selects the member{before}"
+    return f"{where}: member {led['endpoint']}{name} on host {led['chassis']}{before}"
 
 
 def _describe_unresponsive(hosts: Sequence[str]) -> str:
@@ -182,4 +184,4 @@ def _describe_unresponsive(hosts: Sequence[str]) -> str:
     left_out = len(hosts) - MAX_NAMED_HOSTS
     named = f"{', '.join(hosts[:MAX_NAMED_HOSTS])}{f' and {left_out} more' if left_out > 0 else ''}"
     who = f"agent of host {named} is" if len(hosts) == 1 else f"agents of hosts {named} are"
-    return f"; this is not sure: the {who} not heard, and the kernel there may lead as before"
+    return f"; may be outdated: the {who} unresponsive, so the kernel there may have an older configuration"

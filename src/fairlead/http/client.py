@@ -53,9 +53,9 @@ async def send_request(
         async with asyncio.timeout(TIMEOUT):
             return await _exchange(place, question, headers, body)
     except TimeoutError:
-        raise NoAnswer(f"no answer within {TIMEOUT:.0f} s") from None
+        raise NoAnswer(f"timed out after {TIMEOUT:.0f} s") from None
     except ssl.SSLCertVerificationError as error:
-        raise NotTrusted(f"its certificate is not trusted: {error.verify_message}") from None
+        raise NotTrusted(f"certificate verification failed: {error.verify_message}") from None
     except (OSError, httptools.HttpParserError) as error:
         raise NoAnswer(getattr(error, "strerror", None) or str(error) or type(error).__name__) from None
 
@@ -85,9 +85,9 @@ async def _read(reader: asyncio.StreamReader) -> HttpResponse:
         part = await reader.read(_READ)
         size += len(part)
         if not part:
-            raise NoAnswer("the connection ended before the answer did")
+            raise NoAnswer("the connection was closed before the end of the response")
         if size > MAX_RESPONSE_BYTES:
-            raise NoAnswer(f"the answer is larger than {MAX_RESPONSE_BYTES} bytes")
+            raise NoAnswer(f"the response is larger than {MAX_RESPONSE_BYTES} bytes")
         parser.feed_data(part)
     reading.answer.status = parser.get_status_code()
     return reading.answer

@@ -54,9 +54,11 @@ def find_cloud(name: str, environment: Mapping[str, str]) -> Cloud:
     said |= {key: text for key in _keys() if (text := environment.get(f"OS_{key.upper()}", ""))}
     kind = said.get("auth_type") or _default_kind(said)
     if kind not in AUTH_TYPES:
-        raise BadCloud(f"auth_type is '{kind}'; here it is one of {', '.join(AUTH_TYPES)}")
+        raise BadCloud(f"auth_type: expected one of {', '.join(AUTH_TYPES)}, got '{kind}'")
     if said.get("verify") in ("False", "false"):
-        raise BadCloud("verify is off: a server is always asked who it is; cacert names the file that vouches for it")
+        raise BadCloud(
+            "verify: cannot be false, because server certificates are always verified; set cacert to the CA's file"
+        )
     ca = str(Path(said["cacert"]).expanduser()) if said.get("cacert") else ""
     if kind in AUTH_PLUGINS:
         return _cloud_of_keystone(said, kind, ca)
@@ -78,7 +80,7 @@ def _default_kind(said: Mapping[str, str]) -> str:
 def _cloud_of_keystone(said: Mapping[str, str], kind: str, ca: str) -> Cloud:
     """Take endpoints from Keystone's catalogue, unless overridden. Raises BadCloud and ServerError."""
     if not is_url(said.get("auth_url", "")):
-        raise BadCloud(f"auth_url is '{said.get('auth_url', '')}'; it is http://HOST:PORT or https://HOST:PORT")
+        raise BadCloud(f"auth_url: expected http://HOST:PORT or https://HOST:PORT, got '{said.get('auth_url', '')}'")
     try:
         session = log_in(said, kind, ca)
         doors = {
@@ -100,9 +102,11 @@ def _service_url(service: str, path: str, said: Mapping[str, str]) -> str:
     endpoint = said.get("endpoint", "").rstrip("/")
     url = said.get(f"{service}_endpoint_override") or (endpoint and f"{endpoint}/{path}")
     if not url:
-        raise BadCloud("which server? Say OS_CLOUD, of clouds.yaml, or OS_ENDPOINT=http://HOST:PORT")
+        raise BadCloud(
+            "no server is configured; set OS_CLOUD to a cloud of clouds.yaml, or OS_ENDPOINT=http://HOST:PORT"
+        )
     if not is_url(url):
-        raise BadCloud(f"'{url}' is not http://HOST:PORT or https://HOST:PORT")
+        raise BadCloud(f"endpoint: expected http://HOST:PORT or https://HOST:PORT, got '{url}'")
     return url.rstrip("/")
 
 
@@ -121,7 +125,7 @@ def _read_cloud(name: str, environment: Mapping[str, str]) -> Mapping[str, Any]:
     found = _read(path).get("clouds")
     clouds = found if isinstance(found, dict) else {}
     if not isinstance(clouds.get(name), dict):
-        raise BadCloud(f"{path} has no cloud '{name}'")
+        raise BadCloud(f"{path}: no cloud '{name}'")
     secure = _secure(path).get("clouds")
     more = secure.get(name) if isinstance(secure, dict) else None
     return _merged(clouds[name], more) if isinstance(more, dict) else clouds[name]
@@ -134,7 +138,7 @@ def _first(environment: Mapping[str, str]) -> Path:
     places = [folder.expanduser() / name for folder in FOLDERS for name in NAMES]
     found = next((path for path in places if path.exists()), None)
     if found is None:
-        raise BadCloud(f"there is no clouds.yaml: {', '.join(map(str, places))}")
+        raise BadCloud(f"clouds.yaml not found; searched {', '.join(map(str, places))}")
     return found
 
 

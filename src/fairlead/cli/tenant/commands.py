@@ -21,10 +21,10 @@ MODES = ("translate", "passthrough")
 NUMBERS = ("port", "delay", "timeout", "max-retries", "max-retries-down")
 MONITOR = ("type", *NUMBERS)
 """Keys of a health monitor."""
-WHERE = """The server is said as for `openstack`: --os-cloud or OS_CLOUD, of clouds.yaml; or
-OS_ENDPOINT=http://HOST:PORT, and OS_AUTH_TYPE=http_basic, OS_USERNAME, OS_PASSWORD and
-OS_CACERT if it asks who calls; or OS_AUTH_URL, OS_USERNAME, OS_PASSWORD and OS_PROJECT_NAME
-where there is a Keystone."""
+WHERE = """The server is configured as for `openstack`: --os-cloud or OS_CLOUD names a cloud of clouds.yaml; or
+OS_ENDPOINT=http://HOST:PORT, with OS_AUTH_TYPE=http_basic, OS_USERNAME, OS_PASSWORD and OS_CACERT
+if it needs authentication; or OS_AUTH_URL, OS_USERNAME, OS_PASSWORD and OS_PROJECT_NAME with
+Keystone."""
 Act = Callable[[argparse.Namespace], Mapping[str, Any]]
 """Runs a command and returns the object to print."""
 
@@ -36,12 +36,12 @@ def add_parsers(commands: Any) -> None:
 
 
 def _add_pool(commands: Any) -> None:
-    mine = _add_group(commands, "pool", "what `openstack loadbalancer pool` has no option for")
+    mine = _add_group(commands, "pool", "set attributes of pools that `openstack loadbalancer pool` lacks")
     change = _add(
         mine,
         "set",
         POOL,
-        """Change where a pool leads clients first, or what becomes of the connections of a member that goes down.
+        """Set the locality of a pool, or its action on connections of a member that goes down.
 
   fairlead pool set web-pool --locality chassis
   fairlead pool set web-pool --down-member reset
@@ -52,26 +52,26 @@ def _add_pool(commands: Any) -> None:
     change.add_argument(
         "--locality",
         choices=LOCALITIES,
-        help="chassis: to members on the client's own chassis, while none serves to those in its zone, then to all;"
-        " zone: to those in its zone, then to all; none: to all",
+        help="chassis: prefer members on the client's chassis, then members in its zone; zone: prefer members in the"
+        " client's zone; none: use all members",
     )
     change.add_argument(
         "--down-member",
         choices=DOWN_MEMBERS,
-        help="keep: its connections stay with it; reset: they are cut when it goes down",
+        help="keep: leave connections of a down member alone; reset: reset them",
     )
     _add(mine, "show", POOL, "Show a pool.\n\n  fairlead pool show web-pool --json\n")
 
 
 def _add_listener(commands: Any) -> None:
-    mine = _add_group(commands, "listener", "what `openstack loadbalancer listener` has no option for")
+    mine = _add_group(commands, "listener", "set attributes of listeners that `openstack loadbalancer listener` lacks")
     change = _add(
         mine,
         "set",
         LISTENER,
-        """Change what the first bytes of a listener's connections have to be.
+        """Set the required first bytes of a listener's connections.
 
-  fairlead listener set ssh --raw 0:5353482d    who does not begin with SSH- is refused
+  fairlead listener set ssh --raw 0:5353482d    rejects connections that do not begin with SSH-
   fairlead listener set ssh --no-raw
 """,
         _listener_attributes,
@@ -81,19 +81,19 @@ def _add_listener(commands: Any) -> None:
         "--raw",
         type=parse_raw,
         metavar="LOCATION:VALUE",
-        help="how many bytes come before, and the bytes in hexadecimal digits",
+        help="offset in bytes, and the required bytes in hexadecimal digits",
     )
-    wanted.add_argument("--no-raw", action="store_true", help="connections may begin with anything")
+    wanted.add_argument("--no-raw", action="store_true", help="accept connections with any first bytes")
     _add(mine, "show", LISTENER, "Show a listener.\n\n  fairlead listener show ssh --json\n")
 
 
 def _add_local_ip(commands: Any) -> None:
-    mine = _add_group(commands, "local-ip", "what `openstack local ip` has no option for")
+    mine = _add_group(commands, "local-ip", "set attributes of Local IPs that `openstack local ip` lacks")
     change = _add(
         mine,
         "set",
         LOCAL_IP,
-        """Change what a Local IP does.
+        """Set the fallback, translation or health monitor of a Local IP.
 
   fairlead local-ip set cache --fallback reject
   fairlead local-ip set cache --health-monitor type=tcp,port=80,delay=5,timeout=3,max-retries=3
@@ -104,14 +104,14 @@ def _add_local_ip(commands: Any) -> None:
     change.add_argument(
         "--fallback",
         choices=FALLBACKS,
-        help="clients without a replica on their chassis are led to the port that has the address, or are not answered,"
-        " or are refused",
+        help="action for clients without a replica on their chassis: forward to the port that has the address, drop, or"
+        " reject",
     )
     change.add_argument(
         "--ip-mode",
         choices=MODES,
-        help="translate: replicas are reached by their own addresses; passthrough: by the Local IP's, which each of"
-        " them has to have",
+        help="translate: packets are sent to the replica's own address; passthrough: to the Local IP's address, which"
+        " each replica must have configured",
     )
     monitors = change.add_mutually_exclusive_group()
     monitors.add_argument(
@@ -120,12 +120,14 @@ def _add_local_ip(commands: Any) -> None:
         metavar="KEY=VALUE,...",
         help=f"probe the replicas: {', '.join(MONITOR)}; type is tcp or udp-connect, times are in seconds",
     )
-    monitors.add_argument("--no-health-monitor", action="store_true", help="probe them no more: all count as alive")
+    monitors.add_argument(
+        "--no-health-monitor", action="store_true", help="end the probes; all replicas count as online"
+    )
     _add(
         mine,
         "show",
         LOCAL_IP,
-        "Show a Local IP, and of each replica where it is and whether it serves.\n\n  fairlead local-ip show cache\n",
+        "Show a Local IP, with the chassis and status of each replica.\n\n  fairlead local-ip show cache\n",
     )
 
 
@@ -149,14 +151,14 @@ def _add(
         epilog=WHERE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("thing", metavar=sort.title.upper().replace(" ", "_"), help="its id or its name")
-    parser.add_argument("--os-cloud", default="", metavar="CLOUD", help="the cloud's name in clouds.yaml")
-    parser.add_argument("--json", action="store_true", help="for programs: all that the server says of it")
+    parser.add_argument("thing", metavar=sort.title.upper().replace(" ", "_"), help="id or name")
+    parser.add_argument("--os-cloud", default="", metavar="CLOUD", help="name of a cloud in clouds.yaml")
+    parser.add_argument("--json", action="store_true", help="print all attributes as JSON")
 
     def act(arguments: argparse.Namespace) -> Mapping[str, Any]:
         asked = attributes(arguments) if attributes is not None else None
         if asked is not None and not asked:
-            parser.error("nothing to set")
+            parser.error("no option to set; see --help")
         door = find_cloud(arguments.os_cloud, os.environ).api_client(sort.service)
         if asked is None:
             return resources.show(door, sort, arguments.thing)
@@ -200,7 +202,9 @@ def parse_raw(text: str) -> Mapping[str, Any]:
     """Parse OFFSET:HEX to the API's form, e.g. 0:5353482d. Raises ArgumentTypeError; the server checks the bytes."""
     location, colon, value = text.partition(":")
     if not (location.isascii() and location.isdecimal() and colon and value):
-        raise argparse.ArgumentTypeError(f"'{text}' is not LOCATION:VALUE, as 0:5353482d for SSH- at the beginning")
+        raise argparse.ArgumentTypeError(
+            f"expected LOCATION:VALUE, such as 0:5353482d for SSH- at the beginning, got '{text}'"
+        )
     return {"location": int(location), "value": value}
 
 
@@ -210,12 +214,14 @@ def parse_monitor(text: str) -> Mapping[str, Any]:
     for word in text.split(","):
         key, equals, value = word.partition("=")
         if key not in MONITOR or not equals:
-            raise argparse.ArgumentTypeError(f"'{word}' is not KEY=VALUE with one of the keys {', '.join(MONITOR)}")
+            raise argparse.ArgumentTypeError(
+                f"expected KEY=VALUE with one of the keys {', '.join(MONITOR)}, got '{word}'"
+            )
         name = key.replace("-", "_")
         if name in found:
-            raise argparse.ArgumentTypeError(f"{key} stands there twice")
+            raise argparse.ArgumentTypeError(f"{key} is given twice")
         try:
             found[name] = int(value) if key in NUMBERS else value.upper()
         except ValueError:
-            raise argparse.ArgumentTypeError(f"{key} is '{value}', and should be a whole number") from None
+            raise argparse.ArgumentTypeError(f"{key}: expected an integer, got '{value}'") from None
     return found

@@ -33,8 +33,8 @@ class Session:
                     where = endpoint.get("interface"), self.region or endpoint.get("region_id")
                     if where == (self.interface, endpoint.get("region_id")):
                         return str(endpoint["url"]).rstrip("/")
-        where_looked = f"{self.interface} in region {self.region}" if self.region else self.interface
-        raise EndpointNotFound(f"Keystone's catalogue has no endpoint of {service} that is {where_looked}")
+        region = f" in region {self.region}" if self.region else ""
+        raise EndpointNotFound(f"Keystone's catalogue has no {self.interface} endpoint of {service}{region}")
 
 
 def log_in(said: Mapping[str, str], kind: str, ca: str) -> Session:
@@ -45,9 +45,7 @@ def log_in(said: Mapping[str, str], kind: str, ca: str) -> Session:
         case {"token": {"catalog": list(catalog)}}, str(token) if token:
             pass
         case _:
-            raise ServerError(
-                f"{said['auth_url']} is no Keystone: it answers a log-in with something else than a token"
-            )
+            raise ServerError(f"auth_url: {said['auth_url']}: the response has no token, so it is not Keystone's")
     return Session(
         token=token,
         catalog=catalog,

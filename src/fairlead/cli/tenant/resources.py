@@ -93,11 +93,12 @@ def find(door: ApiClient, sort: ResourceType, wanted: str) -> Mapping[str, Any]:
     for key in ("id", "name"):
         found = door.request("GET", f"{sort.path}?{urlencode({key: wanted})}")[sort.many]
         if len(found) > 1:
-            raise ServerError(f"several are called '{wanted}': {', '.join(each['id'] for each in found)}")
+            ids = ", ".join(each["id"] for each in found)
+            raise ServerError(f"{len(found)} objects have the name '{wanted}'; give one of the ids {ids}")
         if found:
             thing: Mapping[str, Any] = found[0]
             return thing
-    raise ServerError(f"there is no {sort.title} '{wanted}'")
+    raise ServerError(f"no {sort.title} '{wanted}'")
 
 
 def show(door: ApiClient, sort: ResourceType, wanted: str) -> Mapping[str, Any]:
