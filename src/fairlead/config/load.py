@@ -103,7 +103,7 @@ def read_file(path: Path) -> dict[str, dict[str, Any]]:
 
 def _suggest(name: str, known: Iterable[str]) -> str:
     similar = difflib.get_close_matches(name, known, n=1)
-    return f"; did you mean {similar[0]}?" if similar else f"; there are {', '.join(sorted(known))}"
+    return f"; did you mean {similar[0]}?" if similar else f"; expected one of {', '.join(sorted(known))}"
 
 
 def _parse(section: str, option: "Field[Any]", value: object, source: str) -> Any:

@@ -66,7 +66,7 @@ def start_one(
 ) -> LabAgent:
     """Start the agent of one chassis, with `more` in its environment."""
     if not layout.node_directory(chassis).exists():
-        raise LabError(f"there is no chassis {chassis}")
+        raise LabError(f"chassis {chassis} is not in this lab")
     _stop_agent(layout, chassis)
     log = _file(layout, chassis, "log")
     log.parent.mkdir(parents=True, exist_ok=True)

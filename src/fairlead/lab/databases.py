@@ -42,7 +42,7 @@ class DatabaseRow:
             case ["map", list(pairs)]:
                 return {_render_atom(key): _render_atom(value) for key, value in pairs}
             case other:
-                raise TypeError(f"{column} is no map: {other!r}")
+                raise TypeError(f"{column} is not a map: {other!r}")
 
 
 def northbound(layout: Layout) -> LabCommand:

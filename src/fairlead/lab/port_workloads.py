@@ -64,4 +64,4 @@ def _get(url: str, path: str, token: str) -> Any:
         with urllib.request.urlopen(asked, timeout=10) as answer:
             return json.load(answer)
     except (OSError, ValueError) as error:
-        raise LabError(f"{url} does not tell of {path}: {error}") from None
+        raise LabError(f"{url}/network/v2.0/{path}: {error}") from None

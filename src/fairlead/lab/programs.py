@@ -37,7 +37,7 @@ def choose_root(asked: str | None) -> Path | None:
     if not root:
         return None
     if not Path(root).is_dir():
-        raise LabError(f"{root!r} is no folder: a root is a system with OVN and Open vSwitch, as debootstrap makes one")
+        raise LabError(f"{root!r} is not a directory; expected the root of a system with OVN and Open vSwitch")
     return Path(root).resolve()
 
 

@@ -36,7 +36,7 @@ def _convert_errors() -> Iterator[None]:
                 user_fault_string=str(error), operator_fault_string=str(error)
             ) from None
         if error.status is None or error.status >= 500 or error.status in (401, 403):
-            told = "Fairlead is unavailable; the request was not applied. Try again later."
+            told = "Fairlead is unavailable; nothing was changed in Octavia. Try again later."
             raise exceptions.DriverError(user_fault_string=told, operator_fault_string=str(error)) from None
         raise exceptions.DriverError(user_fault_string=str(error), operator_fault_string=str(error)) from None
 

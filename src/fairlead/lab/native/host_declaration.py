@@ -27,6 +27,6 @@ def declare(url: str, hosts: Iterable[Site]) -> None:
             with urllib.request.urlopen(request, timeout=10):
                 pass
         except urllib.error.HTTPError as error:
-            raise LabError(f"{url} does not take {host.name}: {error.read().decode()}") from None
+            raise LabError(f"host {host.name} rejected by {url}: {error.read().decode()}") from None
         except OSError as error:
-            raise LabError(f"{url} does not take {host.name}: {error}") from None
+            raise LabError(f"host {host.name}: {url} does not answer: {error}") from None

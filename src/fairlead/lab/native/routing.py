@@ -154,7 +154,7 @@ def start(layout: Layout, place: str, configuration: str) -> None:
         )
     said = run_vtysh(layout, place, "-b")
     if "%" in said:  # the exit code is 0 even after errors
-        raise LabError(f"{place}: FRR does not take its configuration: {said.strip()}")
+        raise LabError(f"{place}: FRR rejects its configuration: {said.strip()}")
 
 
 def _start_daemon(own: Path, program: str) -> Iterator[str]:
@@ -176,7 +176,7 @@ def run_vtysh(layout: Layout, place: str, *words: str) -> str:
 def configure(layout: Layout, place: str, *lines: str) -> None:
     words = [word for line in ("configure terminal", *lines) for word in ("-c", line)]
     if "%" in (said := run_vtysh(layout, place, *words)):
-        raise LabError(f"{place}: FRR does not take {lines}: {said.strip()}")
+        raise LabError(f"{place}: FRR rejects {lines}: {said.strip()}")
 
 
 class _Peer(msgspec.Struct):
