@@ -78,7 +78,7 @@ def _add_hosts(mine: Any, add_server_address: Callable[[Any], None], ask: SendRe
         " only",
     )
     behind.add_argument("--no-prefix", action="store_true", help="the host routes no members, only clients")
-    told.add_argument("--number", type=int, help="number of the host in next hops; default: a free number")
+    told.add_argument("--number", type=int, help="unique number of the host, 1 to 4095; default: a free number")
     for name, act in (("list", _list_hosts), ("show", _show_host), ("set", _set_host), ("remove", _remove_host)):
         add_server_address(each.choices[name])
         each.choices[name].set_defaults(run=lambda arguments, act=act: act(arguments, ask))
@@ -110,13 +110,13 @@ def _show(arguments: argparse.Namespace, ask: SendRequest) -> int:
         print_json(found, indent=2)
         return EXIT_UNHEALTHY if _is_unhealthy(found) else 0
     for title, text in zip(COLUMNS, _columns(found), strict=True):
-        print_lines(f"{title:12} {text}")
+        print_lines(f"{title:14} {text}")
     agent = found["agent"] or {"unapplied": []}
     if found["covered_for"]:
-        print_lines(f"{'probes for':12} {found['covered_for']} chassis without a responsive agent")
+        print_lines(f"{'probes for':14} {found['covered_for']} chassis without a responsive agent")
     for each in found["proxies"]:
         whose = f"on {each['at']} of project {each['project_id']}"
-        print_lines(f"{'proxy':12} {whose}: serves {each['serving']} of {each['wanted']} listeners")
+        print_lines(f"{'proxy':14} {whose}: serves {each['serving']} of {each['wanted']} listeners")
     for each in agent["unapplied"]:
         print_lines(f"  {each['dataplane']} {each['owner']}: {each['error']}")
     return EXIT_UNHEALTHY if _is_unhealthy(found) else 0

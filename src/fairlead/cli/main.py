@@ -137,8 +137,8 @@ def _add_agent(commands: Any) -> None:
     agent.add_argument(
         "--remove",
         action="store_true",
-        help="on a plain host whose agent has stopped: remove all of the agent's kernel state and, if agent.host has"
-        " the same value as before, its proxies, and exit",
+        help="on a plain host whose agent has stopped: remove all kernel state of the agent and, if agent.host is set,"
+        " its proxies, and exit",
     )
     agent.set_defaults(run=_agent)
 
