@@ -229,7 +229,7 @@ def test_agent_plan_without_a_host_or_server_state_is_an_error(
     monkeypatch.setenv("FAIRLEAD_AGENT_HOST", "h1")
     monkeypatch.setenv("FAIRLEAD_AGENT_STATE_FILE", str(tmp_path / "agent.json"))
     code, _, err = run(capsys, "agent", "--plan")
-    assert (code, err.splitlines()[-1].startswith("fairlead: no server has told h1 anything")) == (1, True)
+    assert (code, err.splitlines()[-1].startswith("fairlead: no slice of host h1 in ")) == (1, True)
 
 
 def test_lxd_commands_manage_tokens_and_trusted_certificates(capsys: pytest.CaptureFixture[str], operator: str):

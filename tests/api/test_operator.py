@@ -28,8 +28,8 @@ def test_down_members_are_listed_with_address_and_reason():
     snapshot, _ = observe(snapshot, {ENDPOINT: Health.STRANDED})
     shown = _down(snapshot, WEB)
     assert {member.split()[1]: why for member, why in shown.items()} == {
-        "10.0.0.11:80": Health.STRANDED.value,
-        "10.0.0.12:80": Health.GONE.value,
+        "10.0.0.11:80": Health.STRANDED.explanation,
+        "10.0.0.12:80": Health.GONE.explanation,
     }
     assert _down(snapshot, VM2) == _down(snapshot, Owner(Kind.LOAD_BALANCER, "gone")) == {}
 
@@ -38,7 +38,7 @@ def test_member_without_probe_results_is_unknown():
     snapshot = apply_changes(Snapshot(), Changes(puts=tuple(DOCUMENTS.values())), 1)
     snapshot, _ = observe(snapshot, {ENDPOINT: Health.ONLINE})
     assert [why for member, why in _unknown(snapshot, WEB).items() if " 10.0.0.12:80" in member] == [
-        Health.UNPROBED.value
+        Health.UNPROBED.explanation
     ]
     assert (len(_unknown(snapshot, WEB)), _down(snapshot, WEB)) == (1, {})
     assert _unknown(snapshot, VM2) == _unknown(snapshot, Owner(Kind.LOAD_BALANCER, "gone")) == {}
@@ -50,8 +50,8 @@ def test_local_ip_replicas_are_listed_by_port():
     documents, _ = parse_model(f"{MODEL}\n{local_ip}", {})
     snapshot, _ = observe(apply_changes(snapshot, Changes(puts=tuple(documents.values())), 2), {ENDPOINT: Health.ERROR})
     lip = Owner(Kind.LOCAL_IP, "lip")
-    assert _down(snapshot, lip) == {"vm1 10.0.0.11 'db'": Health.ERROR.value}
-    assert _unknown(snapshot, lip) == {"vm2 10.0.0.12": Health.UNPROBED.value}
+    assert _down(snapshot, lip) == {"vm1 10.0.0.11 'db'": Health.ERROR.explanation}
+    assert _unknown(snapshot, lip) == {"vm2 10.0.0.12": Health.UNPROBED.explanation}
 
 
 @pytest.fixture

@@ -25,7 +25,11 @@ from harness.waiting import wait_equal
 pytestmark = [pytest.mark.lab, pytest.mark.ovn]
 
 CLOSED = 8999
-SCTP = {"sctp right": (7001, ""), "sctp refuses": (7002, "it refuses"), "sctp silent": (7004, "no answer in 1 s")}
+SCTP = {
+    "sctp right": (7001, ""),
+    "sctp refuses": (7002, "connection refused"),
+    "sctp silent": (7004, "no answer in 1 s"),
+}
 """Port of each case, and the error of the failing server."""
 RHYTHM = {"delay": 2, "timeout": 1, "max_retries": 1, "max_retries_down": 1}
 """Timing with the timeout of the error texts in `harness.probed`."""
@@ -128,7 +132,7 @@ def seen(site: LabSite, balancer: str) -> dict[str, tuple[str, str]]:
 
 def wanted(kind: str) -> dict[str, tuple[str, str]]:
     ill = {name: case.error if kind == "ill" else "" for name, case in CASES.items()}
-    closed = dict.fromkeys(("TCP", "HTTP", "HTTPS", "TLS-HELLO", "UDP-CONNECT"), "it refuses")
+    closed = dict.fromkeys(("TCP", "HTTP", "HTTPS", "TLS-HELLO", "UDP-CONNECT"), "connection refused")
     ill |= {name: error if kind == "ill" else "" for name, (_, error) in SCTP.items()}
     errors = {**ill, **{f"{name} closed": error for name, error in closed.items()}, "PING": ""}
     return {name: ("ERROR", error) if error else ("ONLINE", "") for name, error in errors.items()}

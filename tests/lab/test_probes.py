@@ -152,7 +152,7 @@ async def test_tenants_with_identical_addresses_are_probed_separately(site: LabS
         }
         up = {each.endpoint: Health.ONLINE for version in (4, 6) for each in of["fir", version]}
         await here.wait_seen({**down, **up})
-        await here.wait_error("it refuses", *(each for each, health in down.items() if health is Health.ERROR))
+        await here.wait_error("connection refused", *(each for each, health in down.items() if health is Health.ERROR))
         start_process(site, "oak1")
         await here.wait_seen({each.endpoint: Health.ONLINE for each in all_})
         there = site.lab.exec("chassis1", ["ovs-vsctl", "list-ports", "br-int"])
@@ -162,7 +162,7 @@ async def test_tenants_with_identical_addresses_are_probed_separately(site: LabS
 
 
 DEATHS = (
-    (end_process, start_process, "it refuses"),
+    (end_process, start_process, "connection refused"),
     (cut_cable, mend_cable, "no answer in "),
 )
 

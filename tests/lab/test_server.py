@@ -361,7 +361,7 @@ def test_agent_needs_the_service_role_with_password_authentication(own_lab: Lab,
             agent.terminate()
             assert agent.wait(DEADLINE) == 0
             said[user] = log.read_text()
-        assert "trying again" not in said["node"]
+        assert "retrying" not in said["node"]
         assert "told-secret" not in server.log.read_text() + "".join(said.values())
 
 

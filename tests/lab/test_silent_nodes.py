@@ -184,7 +184,7 @@ def test_killed_or_frozen_agent_marks_no_member_down(
     assert broken == []
     end_process(site, "cedar1")
     wait_members(site, ONLINE=6, ERROR=2)
-    assert {row["error"] for (_, member), row in table(site).items() if member == "cedar1"} == {"it refuses"}
+    assert {row["error"] for (_, member), row in table(site).items() if member == "cedar1"} == {"connection refused"}
     if how == "killed":
         nodes["chassis2"] = agents.start_one(
             site.lab.layout, site.url, "chassis2", agents.settings(heartbeat=HEARTBEAT)

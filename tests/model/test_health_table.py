@@ -38,13 +38,13 @@ def test_health_table_shows_prober_chassis_status_and_error_per_member():
     snapshot = apply_changes(empty, Changes(puts=tuple(documents.values())), 1)
     first = next(targets(snapshot, snapshot.load_balancers["web"])).endpoint
     seen = ProbeResult(
-        health=Health.ERROR, chassis="n1", since=NOW - timedelta(minutes=5), error="it refuses", latency=0.002
+        health=Health.ERROR, chassis="n1", since=NOW - timedelta(minutes=5), error="connection refused", latency=0.002
     )
     agent = Agent(name="n1", since=NOW, heartbeat=5.0)
     snapshot = replace(snapshot, sightings=Map({first: seen}), agents=Map(n1=agent))
     rows = run_to_completion(health_table(snapshot))
     assert [(row.id, row.chassis, row.status, row.error) for row in rows] == [
-        ("web-a", "n1", "ERROR", "it refuses"),
+        ("web-a", "n1", "ERROR", "connection refused"),
         ("web-gone", "", "GONE", NO_PORT_FOR_ADDRESS),
         ("web-b", "n2", "UNPROBED", NO_AGENT),
         ("vm1", "n1", "UNPROBED", ""),
@@ -52,7 +52,7 @@ def test_health_table_shows_prober_chassis_status_and_error_per_member():
     told = [{**asdict(row), "since": row.since.isoformat() if row.since else None} for row in rows]
     text = render(told, NOW)
     assert text[1].split("  ")[0] == "web-a"
-    assert all(word in text[1] for word in ("10.0.0.11:80", "HTTP", "agents", "5 min", "2.0 ms", "it refuses"))
+    assert all(word in text[1] for word in ("10.0.0.11:80", "HTTP", "agents", "5 min", "2.0 ms", "connection refused"))
     assert any(NO_PORT_FOR_ADDRESS in line for line in text)
 
 

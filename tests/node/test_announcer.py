@@ -151,17 +151,17 @@ async def test_announcements_are_retried_after_server_and_switch_failures(tmp_pa
         await eventually(lambda: len(scene.servers[1].asked) > asked + 2)
         assert scene.servers[0].asked == [], "who has answered last is asked first"
         assert scene.switch.frames == [scene.said(VIRTUAL_MAC, [1, 2, 3])]
-        assert {record.message for record in caplog.records if "again" in record.message} == {
-            "http://there does not answer: refused; trying again every 2 s",
-            "hearing of neighbours again",
-            "ovs-vsctl: No such file or directory; trying again every 2 s",
-            "announcing neighbours again",
+        assert {record.message for record in caplog.records if record.name == "fairlead.node.log_once"} == {
+            "http://there does not answer: refused; retrying every 2 s",
+            "recovered: receiving neighbour announcements",
+            "ovs-vsctl: No such file or directory; retrying every 2 s",
+            "recovered: announcing neighbours",
         }
 
 
 async def test_invalid_server_response_is_logged(scene: Scene, caplog):
     scene.servers[0].request = lambda *_: {"networks": {}}  # type: ignore[method-assign]
-    await eventually(lambda: "a server's answer cannot be read: digest is missing." in caplog.text)
+    await eventually(lambda: "invalid response of a server: digest is missing." in caplog.text)
 
 
 async def test_many_announcements_are_split_into_several_messages(scene: Scene):
@@ -242,4 +242,4 @@ async def test_unreadable_state_file_is_logged_and_ignored(tmp_path: Path, caplo
     async with beginning(tmp_path / "said.json") as scene:
         await eventually(lambda: scene.servers[0].asked)
         assert scene.servers[0].asked[0]["remembered"] == {}
-        assert "what was said of neighbours is forgotten" in caplog.text
+        assert "discarding the log of neighbour announcements" in caplog.text

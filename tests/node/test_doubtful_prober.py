@@ -87,7 +87,7 @@ async def test_udp_silence_gives_no_verdict_for_a_delegated_probe():
         there = replace(here, endpoint=here.endpoint._replace(port_id="elsewhere"), is_delegated=True)
         found = await probe_all({"here": here, "there": there})
     assert (found["here"].verdict, found["there"].verdict) == (Verdict.UP, Verdict.PENDING)
-    assert "its node is silent" in found["there"].void_reason
+    assert "the agent of its node is unresponsive" in found["there"].void_reason
 
 
 async def test_wrong_answer_through_a_new_device_counts_but_a_timeout_does_not():
@@ -214,7 +214,7 @@ def test_starvation_is_logged_and_reported_with_each_member(caplog: pytest.LogCa
     for is_starved in (True, False):
         _log_starved(is_starved)
     first, last = caplog.messages
-    assert ("members keep their last status" in first, "not starved any more" in last) == (True, True)
+    assert ("members keep their last status" in first, "no longer starved" in last) == (True, True)
     standing = MemberState(verdict=Verdict.UP, since=1.0, void_reason=STARVED_REASON)
     seen = make_probe_result(standing, "one", datetime(2026, 1, 1, tzinfo=UTC), 2.0)
     assert (seen.health, seen.error) == (Health.ONLINE, STARVED_REASON)

@@ -57,7 +57,7 @@ async def test_missing_haproxy_is_reported_until_the_program_exists(tmp_path: Pa
     work = asyncio.ensure_future(host.run())
     await host.run_reports()
     assert heard.first == {}
-    assert f"no HAProxy at {program}" in heard._unapplied["haproxy", "host/h1"]
+    assert f"HAProxy not found at {program}" in heard._unapplied["haproxy", "host/h1"]
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
     await eventually(lambda: ("haproxy", "host/h1") not in heard._unapplied)

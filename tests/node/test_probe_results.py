@@ -26,7 +26,7 @@ def endpoint(number: int) -> Endpoint:
 
 
 def seen(health: Health, latency: float | None = None) -> ProbeResult:
-    return ProbeResult(health=health, chassis="one", since=NOON, error="it refuses", latency=latency)
+    return ProbeResult(health=health, chassis="one", since=NOON, error="connection refused", latency=latency)
 
 
 def reports(folder: Path) -> PersistentReports:

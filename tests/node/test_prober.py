@@ -65,7 +65,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> ssl.SSLContext:
 @contextlib.asynccontextmanager
 async def asked_of_all(version: int, certificate: ssl.SSLContext) -> AsyncIterator[dict[str, tuple[Target, str]]]:
     """Each type of monitor with each kind of server, and the expected error."""
-    refuses = "it refuses"
+    refuses = "connection refused"
     async with contextlib.AsyncExitStack() as stack:
         found: dict[str, tuple[Target, str]] = {}
         for name, case in CASES.items():
@@ -109,7 +109,7 @@ async def test_silent_member_is_down_after_the_timeout():
 async def test_missing_probe_device_gives_no_verdict():
     how = ProbeSchedule(delay=0.2, timeout=0.15, max_retries=1, max_retries_down=1)
     found = await probe(target(TCP, 80, rhythm=how), device="nosuch")
-    assert outcome(found) == (Verdict.PENDING, "this node has no device for the network yet")
+    assert outcome(found) == (Verdict.PENDING, "this node has no probe device for the network yet")
 
 
 def pings_are_allowed() -> bool:

@@ -110,6 +110,6 @@ async def test_repeated_error_and_its_end_are_logged_once(tmp_path: Path, caplog
         server.away = away
         await agent.try_once()
     assert [record.message for record in caplog.records] == [
-        "http://there does not answer: refused; trying again every 10 s",
-        "counting and telling again",
+        "http://there does not answer: refused; retrying every 10 s",
+        "recovered: collecting and reporting counters",
     ]

@@ -29,7 +29,7 @@ async def test_remove_fails_while_an_agent_runs_on_the_host(tmp_path: Path):
     left.mkdir()
     options = AgentOptions(host="one", proxy_directory=str(tmp_path))
     with net_namespace() as made, made.inside():
-        with mark_running(), pytest.raises(DriverError, match=f"process {os.getpid()}: end it first"):
+        with mark_running(), pytest.raises(DriverError, match=f"process {os.getpid()}\\): stop it first"):
             await process.remove(options)
         assert left.exists()
         await process.remove(options)

@@ -9,7 +9,7 @@ from harness.probed import HOSTS, SLOW, outcome, probe_all, target
 from harness.sctp_servers import REPLY_BY_PORT, can_emulate_sctp, sctp_servers
 
 SCTP = PlainCheck(type=MonitorType.SCTP)
-SEEN = {7001: (Verdict.UP, ""), 7002: (Verdict.DOWN, "it refuses")}
+SEEN = {7001: (Verdict.UP, ""), 7002: (Verdict.DOWN, "connection refused")}
 
 
 @pytest.mark.virtual_clock

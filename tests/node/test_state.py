@@ -36,4 +36,4 @@ def test_proxy_process_readings_survive_an_agent_restart_but_not_a_reboot(tmp_pa
 def test_unreadable_state_file_is_logged_and_counters_start_empty(tmp_path: Path, caplog, text: str):
     (tmp_path / "agent.json").write_text(text)
     assert read_state(tmp_path / "agent.json", "b") == CounterSums()
-    assert "counting begins anew" in caplog.text
+    assert "counters restart at zero" in caplog.text

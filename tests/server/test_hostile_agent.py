@@ -246,7 +246,9 @@ def test_client_without_a_known_certificate_is_rejected(tmp_path: Path):
         der, key = make_certificate("one")
         (tmp_path / "own.pem").write_text(ssl.DER_cert_to_PEM_cert(der) + key.decode())
         anyone.load_cert_chain(tmp_path / "own.pem")
-        with pytest.raises(ServerError, match=r"does not answer|hung up"):  # TLS 1.3 reports it with the first response
+        with pytest.raises(
+            ServerError, match=r"request to .* failed|closed the connection"
+        ):  # TLS 1.3 reports it with the first response
             await Connection(Remote(url=stage.url, tls=anyone), 5.0).request("GET", "/agent/authority")
 
     attack(tmp_path, story)

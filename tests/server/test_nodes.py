@@ -92,7 +92,7 @@ def test_only_the_newest_enrolment_token_is_valid_and_only_once(tmp_path: Path):
 def test_token_secret_is_not_sent_to_another_deployment(tmp_path: Path):
     async def story(stage: NodesDeployment) -> None:
         token = replace(read_token(await stage.token("one")), authority="0" * 64)
-        with pytest.raises(NoIdentity, match="is not the deployment that the token is of"):
+        with pytest.raises(NoIdentity, match="does not match the enrolment token"):
             await enrol(token, tmp_path / "one.pem")
         assert set(stage.snapshot.node_tokens) == {"one"}, "its secret was not told"
 
@@ -288,7 +288,7 @@ def test_agent_socket_serves_its_configured_node_only(tmp_path: Path):
 
 def test_malformed_token_is_rejected():
     for text in ("", "nonsense", "e30=", "x" * (MAX_TOKEN_LENGTH + 1)):
-        with pytest.raises(ValueError, match="no token"):
+        with pytest.raises(ValueError, match="not a token of"):
             read_token(text)
 
 
@@ -311,5 +311,5 @@ def test_servers_with_the_same_ca_file_share_one_authority(tmp_path: Path):
 def test_missing_identity_file_is_none_and_a_bad_one_is_an_error(tmp_path: Path):
     assert read_identity(tmp_path / "none.pem") is None
     (tmp_path / "bad.pem").write_text("nonsense")
-    with pytest.raises(NoIdentity, match=r"bad\.pem cannot be read"):
+    with pytest.raises(NoIdentity, match=r"cannot read .*bad\.pem"):
         read_identity(tmp_path / "bad.pem")

@@ -33,7 +33,7 @@ WEB = Owner(Kind.LOAD_BALANCER, "web")
 
 
 def seen(health: Health) -> ProbeResult:
-    return ProbeResult(health=health, chassis="one", since=NOON, error="it refuses")
+    return ProbeResult(health=health, chassis="one", since=NOON, error="connection refused")
 
 
 @asynccontextmanager

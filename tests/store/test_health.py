@@ -43,7 +43,7 @@ async def test_down_member_is_logged_with_the_reason(tmp_path: Path, caplog: pyt
     await store.close()
     told = [line for line in caplog.messages if line.startswith("members of loadbalancer/web")]
     assert "10.0.0.11:80" in told[0]
-    assert told[0].endswith("(its node is dead: it confirms nothing any more)")
+    assert told[0].endswith("(its node is dead: it no longer confirms changes)")
     assert "no machine of this project has its address" in told[1]
 
 
@@ -60,7 +60,7 @@ async def test_down_replicas_are_logged_by_port(tmp_path: Path, caplog: pytest.L
         see(model, {ENDPOINT: Health.ONLINE})
     await store.close()
     assert [line for line in caplog.messages if "down" in line] == [
-        "replicas of local-ip/lip 'db' that are down: 10.0.0.11 'db-1' (refuses connections or does not answer)",
+        "replicas of local-ip/lip 'db' that are down: 10.0.0.11 'db-1' (connection refused or no response)",
         "replicas of local-ip/lip 'db' that are down: none",
     ]
 
@@ -112,7 +112,7 @@ local-ip lip net1 10.0.0.200 name=db monitor=TCP+port=81 +vm1
 async def test_down_reason_in_the_log_is_the_error_of_the_agent(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     documents, _ = parse_model(AGENTS.strip(), {})
     store = await SqliteStore.open(tmp_path / "s.db")
-    errors = {"vm1": "it answers 500", "vm2": "no answer within 3 s"}
+    errors = {"vm1": "unexpected HTTP status 500", "vm2": "no answer in 3 s"}
     with caplog.at_level(logging.INFO, "fairlead.store.model"):
         model = await Model.load(store, lambda snapshot, owner: None)
         for _ in model.observe(AGENTS_PROBE, True):
@@ -125,9 +125,9 @@ async def test_down_reason_in_the_log_is_the_error_of_the_agent(tmp_path: Path, 
                 pass
     await store.close()
     assert [line.partition(" that are down: ")[2] for line in caplog.messages if "that are down" in line] == [
-        "10.0.0.11:80 (it answers 500)",
-        "10.0.0.11:80 (it answers 500), [fd00::12]:80 (no answer within 3 s)",
-        "10.0.0.11 (it answers 500)",
+        "10.0.0.11:80 (unexpected HTTP status 500)",
+        "10.0.0.11:80 (unexpected HTTP status 500), [fd00::12]:80 (no answer in 3 s)",
+        "10.0.0.11 (unexpected HTTP status 500)",
     ]
     assert set(explain_down(model.snapshot, web).values()) == set(errors.values())
 
@@ -144,12 +144,15 @@ api vip=10.0.0.10 on=net1 for=net1 tcp:80-83{monitor=TCP}=a/10.0.0.11
     api = snapshot.load_balancers["api"]
     first = [each.endpoint for each in targets(snapshot, api) if each.endpoint.port_id == "vm1"]
     seen = {
-        each: ProbeResult(health=Health.ERROR, chassis="n1", since=NOON, error=f"it answers {420 + each.port}")
+        each: ProbeResult(
+            health=Health.ERROR, chassis="n1", since=NOON, error=f"unexpected HTTP status {420 + each.port}"
+        )
         for each in first
     }
     told = explain_down(replace(snapshot, sightings=Map(seen)), api)["api-a"]
     assert told == (
-        f"{Health.ERROR.value}: port 80: it answers 500; port 81: it answers 501; port 82: it answers 502 and 1 more"
+        f"{Health.ERROR.explanation}: port 80: unexpected HTTP status 500; port 81: unexpected HTTP status 501;"
+        " port 82: unexpected HTTP status 502 and 1 more"
     )
     told = explain_down(replace(snapshot, sightings=Map({first[1]: seen[first[1]]})), api)["api-a"]
-    assert told == f"{Health.PARTLY.value}: port 81: it answers 501"
+    assert told == f"{Health.PARTLY.explanation}: port 81: unexpected HTTP status 501"

@@ -10,7 +10,7 @@ from typing import Protocol
 import msgspec
 
 MAX_TOKEN_LENGTH = 4096
-REMEDY = "give the node another one by `fairlead chassis enroll {}`, and there `fairlead agent --enroll FILE`"
+REMEDY = "run `fairlead chassis enroll {}`, then `fairlead agent --enroll FILE` on the node"
 """Remedy for an expired certificate, which cannot be renewed."""
 
 
@@ -77,4 +77,4 @@ def read_token(text: str) -> EnrolmentToken:
             raise ValueError
         return msgspec.convert(msgspec.json.decode(base64.urlsafe_b64decode(text.strip())), EnrolmentToken)
     except (ValueError, binascii.Error, RecursionError):  # msgspec's errors are ValueErrors
-        raise ValueError("this is no token of `fairlead chassis enroll`") from None
+        raise ValueError("not a token of `fairlead chassis enroll`") from None

@@ -64,7 +64,7 @@ def object_of(spec: Spec) -> Parser[Mapping[str, object]]:
     def parse(value: object) -> Mapping[str, object]:
         found = mapping(value)
         if len(found) > len(spec) + MAX_UNKNOWN_ATTRIBUTES:
-            raise ValueError(f"More than {MAX_UNKNOWN_ATTRIBUTES} unknown attributes; there are {', '.join(spec)}")
+            raise ValueError(f"More than {MAX_UNKNOWN_ATTRIBUTES} unknown attributes; known are {', '.join(spec)}.")
         try:
             return read_fields(spec, {name: each for name, each in found.items() if name in spec})
         except MissingField as error:

@@ -25,7 +25,7 @@ def read_probe_results(path: Path) -> dict[Endpoint, ProbeResult]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
-        LOG.warning("%s cannot be read (%s); nothing is known of members until they are probed", path, error)
+        LOG.warning("cannot read %s (%s); the health of members is unknown until the next probes", path, error)
         return {}
 
 

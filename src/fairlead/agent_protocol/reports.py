@@ -75,24 +75,24 @@ def read_endpoint(values: list[object]) -> Endpoint:
     """Decode an endpoint. An older sender may omit the last fields, a newer one may add fields. Raises ValueError."""
     known, missing = values[: len(Endpoint._fields)], Endpoint._fields[len(values) :]
     if not Endpoint._field_defaults.keys() >= set(missing):
-        raise ValueError(f"this is no Endpoint: {missing[0]} is missing")
+        raise ValueError(f"invalid endpoint: {missing[0]} is missing")
     if len(values) > len(Endpoint._fields) + MAX_UNKNOWN_ATTRIBUTES:
-        raise ValueError(f"this is no Endpoint: there are more than {MAX_UNKNOWN_ATTRIBUTES} values that are not known")
+        raise ValueError(f"invalid endpoint: more than {MAX_UNKNOWN_ATTRIBUTES} unknown values")
     return read_value([*known, *(_plain(Endpoint._field_defaults[each]) for each in missing)], Endpoint)
 
 
 @reads({"type": "array", "minItems": 2, "maxItems": 2})
 def _sighting(value: object) -> tuple[Endpoint, ProbeResult | None]:
     if not isinstance(value, list) or len(value) != 2 or not isinstance(value[0], list):
-        raise ValueError("Value should be an endpoint, and what was seen of it or null.")
+        raise ValueError("Value should be an endpoint and its probe result or null.")
     endpoint = read_endpoint(value[0])
     if value[1] is None:
         return endpoint, None
     seen = read_value(value[1], ProbeResult)
     if seen.health not in PROBE_RESULT_VALUES:
-        raise ValueError(f"'{seen.health.name}' is nothing that can be seen.")
+        raise ValueError(f"'{seen.health.name}' is not a possible probe result.")
     if seen.since.tzinfo is None or not (seen.latency is None or 0 <= seen.latency <= MAX_LATENCY_SECONDS):
-        raise ValueError("since should have a time zone, and latency be a number of seconds.")
+        raise ValueError(f"since should have a time zone, and latency should be 0 to {MAX_LATENCY_SECONDS} seconds.")
     return endpoint, replace(seen, error=_printable(seen.error))
 
 
@@ -116,7 +116,7 @@ def _proxies(value: object) -> tuple[Mapping[str, object], ...]:
     found = value if isinstance(value, list) else []
     lists = [each["serving"] for each in found if isinstance(each, dict) and isinstance(each.get("serving"), list)]
     if sum(map(len, lists)) > MAX_PROXY_PORTS:
-        raise ValueError(f"Value should have at most {MAX_PROXY_PORTS} ports of proxies.")
+        raise ValueError(f"Value should have at most {MAX_PROXY_PORTS} proxy ports.")
     return _ALL_SERVING(value)
 
 

@@ -66,7 +66,7 @@ class NeighbourAnnouncer:
     async def run(self) -> None:
         """Receive and announce until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._repeat(self.receive, LogOnce("hearing of neighbours")))
+            tasks.create_task(self._repeat(self.receive, LogOnce("receiving neighbour announcements")))
             tasks.create_task(self._repeat(self.announce, LogOnce("announcing neighbours")))
 
     async def _repeat(self, step: Callable[[], Awaitable[None]], complaints: LogOnce) -> None:

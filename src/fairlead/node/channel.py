@@ -100,7 +100,7 @@ class NodeSlice:
         except FileNotFoundError:
             return
         except (OSError, ValueError, StoreError) as error:
-            LOG.warning("%s cannot be read (%s); what it had is told anew", self._path, error)
+            LOG.warning("cannot read %s (%s); requesting the complete slice", self._path, error)
             self._slice = slice_lines.SliceBuilder(self.name)
         self._written_cursor = self.cursor
         if self.cursor:
@@ -177,7 +177,7 @@ class SliceReceiver:
             connection.close()
 
     async def _write_periodically(self) -> None:
-        complaints = LogOnce("keeping what servers tell")
+        complaints = LogOnce("writing the slice file")
         while True:
             await asyncio.sleep(WRITE_INTERVAL)
             try:

@@ -95,9 +95,9 @@ class Connection:
                     yield line
                 answer.body[:] = rest
                 if len(rest) > MAX_RESPONSE_BYTES:
-                    raise ServerError(f"{self._remote.url} does not end its line")
+                    raise ServerError(f"{self._remote.url} sent a line of more than {MAX_RESPONSE_BYTES} bytes")
                 if answer.complete:
-                    raise ServerError(f"{self._remote.url} has ended")
+                    raise ServerError(f"{self._remote.url} ended the response")
 
     def close(self) -> None:
         if self._writer is not None:
@@ -111,7 +111,7 @@ class Connection:
             while not answer.complete:
                 status = await self._read(parser, answer, self._timeout) or status
                 if len(answer.body) > MAX_RESPONSE_BYTES:
-                    raise ServerError(f"{self._remote.url} says more than can be taken")
+                    raise ServerError(f"{self._remote.url} sent a response of more than {MAX_RESPONSE_BYTES} bytes")
             if status is not None and status >= 400:
                 raise _refusal(status, bytes(answer.body))
             if answer.is_last:
@@ -143,7 +143,7 @@ class Connection:
         async with asyncio.timeout(patience):
             data = await self._reader.read(READ_BYTES)
         if not data:
-            raise ServerError(f"{self._remote.url} has hung up")
+            raise ServerError(f"{self._remote.url} closed the connection")
         parser.feed_data(data)
         found: int = parser.get_status_code()
         return found or None
@@ -153,7 +153,7 @@ class Connection:
             try:
                 self._reader, self._writer = await self._open()
             except (ConnectionRefusedError, FileNotFoundError) as error:
-                raise NotReached(f"{self._remote.url} does not answer: {error}") from None
+                raise NotReached(f"cannot connect to {self._remote.url}: {error}") from None
 
     async def _open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         if self._remote.url.startswith("unix:"):
@@ -174,10 +174,10 @@ class Connection:
             raise
         except TimeoutError:
             self.close()
-            raise ServerError(f"{self._remote.url} says nothing for {patience:g} s") from None
+            raise ServerError(f"{self._remote.url} timed out after {patience:g} s") from None
         except (OSError, ValueError, httptools.HttpParserError) as error:
             self.close()
-            raise ServerError(f"{self._remote.url} does not answer: {error}") from None
+            raise ServerError(f"request to {self._remote.url} failed: {error}") from None
         except BaseException:
             self.close()
             raise

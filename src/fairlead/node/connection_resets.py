@@ -106,7 +106,7 @@ class Resetter:
             except BlockingIOError:
                 return
             except OSError as error:  # the device was removed; its successor is opened again
-                LOG.debug("connections are not reset by a device any more: %s", error)
+                LOG.debug("device closed, its connections are no longer reset: %s", error)
                 loop.remove_reader(hearing)
                 return
         loop.remove_reader(hearing)

@@ -34,7 +34,7 @@ class HostProxyReconciler:
     async def run(self) -> None:
         """Apply the proxies' rows until cancelled; the processes continue."""
         missing = (
-            f"there is no HAProxy at {self._program} (agent.haproxy_binary): listeners that need one go to other hosts"
+            f"HAProxy not found at {self._program} (agent.haproxy_binary); other hosts serve the listeners that need it"
         )
         while shutil.which(self._program) is None:
             if not self._has_no_program.is_set():

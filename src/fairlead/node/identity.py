@@ -78,7 +78,7 @@ def read_identity(path: Path) -> NodeIdentity | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        raise NoIdentity(f"{path} cannot be read: {error}") from None
+        raise NoIdentity(f"cannot read {path}: {error}") from None
     (name,) = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     return NodeIdentity(
         path=path,
@@ -110,7 +110,7 @@ async def enrol(token: EnrolmentToken, path: Path) -> NodeIdentity:
             found = read_identity(path)
             assert found is not None  # noqa: S101 - it was written
             return found
-    raise NoIdentity("; ".join(complaints) or "the token names no server")
+    raise NoIdentity("; ".join(complaints) or "the enrolment token contains no server URL")
 
 
 async def renew(identity: NodeIdentity, url: str) -> NodeIdentity:
@@ -133,7 +133,7 @@ async def keep_renewed(identity: NodeIdentity, urls: tuple[str, ...], take: Call
             identity = found
             complaints.report_recovery()
             take(identity)
-            LOG.info("the certificate of chassis %s is good until %s", identity.chassis, identity.not_after)
+            LOG.info("the certificate of chassis %s is valid until %s", identity.chassis, identity.not_after)
         if identity.is_due(datetime.now(UTC)):
             for url in urls:
                 try:
@@ -144,7 +144,7 @@ async def keep_renewed(identity: NodeIdentity, urls: tuple[str, ...], take: Call
                 else:
                     complaints.report_recovery()
                     take(identity)
-                    LOG.info("the certificate of chassis %s is good until %s", identity.chassis, identity.not_after)
+                    LOG.info("the certificate of chassis %s is valid until %s", identity.chassis, identity.not_after)
                     break
         await asyncio.sleep(random.uniform(RENEWAL_CHECK_INTERVAL / 2, RENEWAL_CHECK_INTERVAL))  # noqa: S311 - nobody gains by guessing it
 
@@ -170,7 +170,7 @@ async def _fetch_authority(url: str, fingerprint: str) -> str:
     except (ValueError, KeyError, TypeError, AttributeError, UnsupportedAlgorithm):
         octets = b""
     if hashlib.sha256(octets).hexdigest() != fingerprint:
-        raise ServerError(f"{url} is not the deployment that the token is of")
+        raise ServerError(f"CA of {url} does not match the enrolment token")
     return found.public_bytes(Encoding.PEM).decode()
 
 

@@ -14,6 +14,6 @@ def make_key_fetcher(servers: Servers, chassis: str) -> Fetch:
         try:
             return await servers.fetch_keys(chassis, wanted)
         except ServerError as error:
-            raise Unavailable(f"no server lends keys: {error}") from None
+            raise Unavailable(f"no server sends keys: {error}") from None
 
     return fetch

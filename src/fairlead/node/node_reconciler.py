@@ -77,7 +77,7 @@ class NodeReconciler:
         try:
             await self._reconciler.resync()
         except MassDelete as brake:
-            LOG.error("%s: they go on; is this node given the right model?", brake)
+            LOG.error("%s: deletion continues; check that the servers send this node the right slice", brake)
 
     async def wait_attempted(self) -> None:
         """Wait until each difference found by the last resync was applied or has failed."""
@@ -102,7 +102,7 @@ class NodeReconciler:
 
     async def _open(self) -> None:
         """Open the driver with retries, without blocking or ending other parts of the agent."""
-        complaints = LogOnce(f"finding what this node has of {self._dataplane.title}")
+        complaints = LogOnce(f"opening {self._dataplane.title}")
         while True:
             try:
                 await self._driver.open()

@@ -150,7 +150,7 @@ class Peers:
         )
         if self._lost != before.lost_hosts:
             named = ", ".join(sorted(self._lost)[:MAX_LOGGED_HOSTS]) or "none"
-            LOG.warning("hosts that do not answer pings, or have no tunnels since they booted: %s", named)
+            LOG.warning("unreachable hosts (no ICMP echo reply, or no tunnel since boot): %s", named)
             self._on_change(UNREACHABLE_HOSTS.affected_owners(before, self.snapshot, self._lost))
         if None not in found.values():
             self.ready.set()

@@ -73,11 +73,11 @@ class PlainHost:
                 await asyncio.sleep(RETRY_INTERVAL)
             else:
                 complaints.report_recovery()
-                LOG.info("all rows are applied: other hosts may lead packets here")
+                LOG.info("all rows are applied; tunnels are open, so other hosts send packets to this host")
 
     async def _watch_kernel(self) -> None:
         """Restore our objects when other processes flush nftables, routing rules or addresses."""
-        complaints = LogOnce("looking after what this host serves")
+        complaints = LogOnce("checking the rules, routes and addresses of this host")
         pause = CHECK_INTERVAL
         while True:
             await asyncio.sleep(pause)
@@ -96,9 +96,9 @@ class PlainHost:
         if kept is CheckResult.UNCHANGED:
             return CHECK_INTERVAL
         if kept is CheckResult.RESTORED:
-            LOG.warning("somebody had removed some of what this host serves by: it was made anew")
+            LOG.warning("restored rules, routes or addresses removed by another process")
         else:
-            LOG.warning("somebody has removed what this host serves by: it is made anew")
+            LOG.warning("nftables table removed by another process; restoring all rules")
             self._table_lost.clear()
             try:
                 await self._reconciler.resync()

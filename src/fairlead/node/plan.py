@@ -25,11 +25,15 @@ async def plan_host(options: AgentOptions) -> Mapping[str, object]:
     that were recently down: here every host counts as available, and rows with substitutes of such members are shown as
     differences. Raises Untold, DriverError."""
     if not options.host:
-        raise SliceUnavailable("agent.host is not set, and what is in Open vSwitch is not this agent's: ask a server")
+        raise SliceUnavailable(
+            "agent.host is not set, and servers write the rows of Open vSwitch: run the command on a server"
+        )
     path = slice_path(Path(options.state_file))
     given = NodeSlice(options.host, path)
     if not given.ready.is_set():
-        raise SliceUnavailable(f"no server has told {options.host} anything: there is nothing in {path}")
+        raise SliceUnavailable(
+            f"no slice of host {options.host} in {path}: the agent has received nothing from a server"
+        )
     snapshot, actual = given.snapshot, await Native().read_only()
     owners = [owner for owner in owners_with_rows(snapshot) if owner.kind in NATIVE.kinds]
     changes = dict[Owner, Diff]()

@@ -110,7 +110,7 @@ class IcmpEchoProbe:
         return SUCCESS if octets[:1] == bytes([ECHO_REPLY[self.version]]) else b""
 
     def closed(self) -> ProtocolResult:
-        return ProtocolFailure("no answer to a ping")
+        return ProtocolFailure("no ICMP echo reply")
 
 
 @dataclass(slots=True)
@@ -131,7 +131,7 @@ class RawIcmpEchoProbe:
         return SUCCESS if (said[:2], said[4:]) == (answer[:2], answer[4:]) else b""
 
     def closed(self) -> ProtocolResult:
-        return ProtocolFailure("no answer to a ping")
+        return ProtocolFailure("no ICMP echo reply")
 
     def _message(self, kind: int) -> bytes:
         asked = struct.pack("!BBHHHI", kind, 0, 0, self.nonce >> 32, 1, self.nonce & 0xFFFFFFFF)
@@ -168,10 +168,10 @@ class SctpInit:
             return b""
         if heard.chunk == sctp.INIT_ACK:
             return SUCCESS
-        return ProtocolFailure("it refuses") if heard.chunk == sctp.ABORT else b""
+        return ProtocolFailure("connection refused") if heard.chunk == sctp.ABORT else b""
 
     def closed(self) -> ProtocolResult:
-        return ProtocolFailure("no answer")
+        return ProtocolFailure("no response")
 
 
 @dataclass(slots=True)
@@ -194,14 +194,12 @@ class HttpRequest:
             return b""
         found = STATUS_LINE.match(self._received)
         if found is None:
-            return ProtocolFailure("what it answers is no HTTP")
+            return ProtocolFailure("response is not HTTP")
         code = int(found[1])
-        return SUCCESS if code in self.check.codes else ProtocolFailure(f"it answers {code}")
+        return SUCCESS if code in self.check.codes else ProtocolFailure(f"unexpected HTTP status {code}")
 
     def closed(self) -> ProtocolResult:
-        return ProtocolFailure(
-            "it ended the connection before it answered" if not self._received else "its answer ends too soon"
-        )
+        return ProtocolFailure("connection closed before a response" if not self._received else "incomplete response")
 
 
 @dataclass(slots=True)
@@ -214,10 +212,10 @@ class TlsHello:
         return _Tls("").begin()
 
     def received(self, octets: bytes) -> Reply:
-        return SUCCESS if octets[0] in (ALERT, HANDSHAKE) else ProtocolFailure("what it answers is no TLS")
+        return SUCCESS if octets[0] in (ALERT, HANDSHAKE) else ProtocolFailure("response is not TLS")
 
     def closed(self) -> ProtocolResult:
-        return ProtocolFailure("it ended the connection before it answered")
+        return ProtocolFailure("connection closed before a response")
 
 
 class _Tls:
@@ -290,7 +288,7 @@ class HttpsRequest:
         return (
             self.request.closed()
             if self._tls.is_open
-            else ProtocolFailure("it ended the connection before it spoke TLS")
+            else ProtocolFailure("connection closed before the TLS handshake was complete")
         )
 
 
@@ -359,6 +357,6 @@ def _make_protocol(check: Check, endpoint: Endpoint, nonce: int, *, by_raw_socke
         case MonitorType.TLS_HELLO:
             return TlsHello()
         case MonitorType.HTTP | MonitorType.HTTPS:
-            raise TypeError(f"{check.type} says what it asks")
+            raise TypeError(f"monitor type {check.type} needs an HttpCheck")
         case unknown:
             assert_never(unknown)

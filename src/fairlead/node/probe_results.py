@@ -57,7 +57,7 @@ class PersistentReports(Reports):
             tasks.create_task(self._write_periodically())
 
     async def _write_periodically(self) -> None:
-        complaints = LogOnce("keeping what is seen")
+        complaints = LogOnce("writing probe results")
         while True:
             await self._changed.wait()
             self._changed.clear()

@@ -55,8 +55,8 @@ MAX_LOST_TIME = 0.025
 timeout. After more, a timeout does not count."""
 MAX_RETRIES = 3
 """Consecutive timeouts after which a member is probed again immediately, each with twice the timeout."""
-STARVED_REASON = "this node's agent was not given the processor in time: what was seen last holds"
-BUSY_REASON = "this node was too busy to see whether it answers"
+STARVED_REASON = "the agent got no CPU time during the probe; the last result remains valid"
+BUSY_REASON = "the node was too busy for a conclusive probe"
 """Reasons why an attempt is void."""
 MAX_SAMPLE_AGE, MIN_SAMPLES, MAX_SAMPLES = 2.0, 5, 50
 """Maximum age in seconds of the responses that measure the slowness of the node; minimum and maximum number of these
@@ -77,15 +77,15 @@ LOCAL_ERRNOS = frozenset(
 )
 """Errors with a local cause."""
 ERROR_TEXTS = {
-    errno.ECONNREFUSED: "it refuses",
-    errno.ECONNRESET: "it resets the connection",
-    errno.EPIPE: "it resets the connection",
-    errno.EHOSTUNREACH: "nobody has the address",
-    errno.ETIMEDOUT: "no answer",
-    errno.ENOPROTOOPT: "its machine does not have the protocol",
-    errno.EPERM: "this node's agent may not ask so",
-    errno.ENETUNREACH: "there is no way to it",
-    errno.ENODEV: "this node has no device for the network yet",
+    errno.ECONNREFUSED: "connection refused",
+    errno.ECONNRESET: "connection reset by peer",
+    errno.EPIPE: "connection reset by peer",
+    errno.EHOSTUNREACH: "no route to host",
+    errno.ETIMEDOUT: "connection timed out",
+    errno.ENOPROTOOPT: "protocol not available",
+    errno.EPERM: "operation not permitted",
+    errno.ENETUNREACH: "network is unreachable",
+    errno.ENODEV: "this node has no probe device for the network yet",
 }
 _RESET = struct.pack("ii", 1, 0)
 """struct linger: close without waiting, and send RST (socket(7))."""
@@ -383,7 +383,11 @@ class Prober:
         if isinstance(outcome, ProbeSucceeded) or flight.has_response or self.new_devices.get(name, 0.0) <= now:
             self.new_devices.pop(name, None)
             return outcome
-        return ProbeVoid("this node's device for the network is new") if isinstance(outcome, ProbeFailed) else outcome
+        return (
+            ProbeVoid("this node's probe device for the network is new")
+            if isinstance(outcome, ProbeFailed)
+            else outcome
+        )
 
     def _close(self, flight: _Probe) -> None:
         loop = asyncio.get_running_loop()
@@ -433,7 +437,7 @@ def _timeout_outcome(flight: _Probe, patience: float) -> Outcome:
     meaning = flight.protocol.timeout_result if flight.is_connected else None
     match meaning:
         case ProtocolSuccess() if flight.target.is_delegated:
-            return ProbeVoid("its node is silent, and so is it: that may be as well as not")
+            return ProbeVoid("inconclusive: no response to UDP, and the agent of its node is unresponsive")
         case ProtocolSuccess():
             return ProbeSucceeded(None)
         case ProtocolFailure(why):

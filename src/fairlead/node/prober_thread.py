@@ -148,11 +148,11 @@ def _log_starved(is_starved: bool) -> None:
     """Log the start and end of starvation; reports show it for each member with void probes."""
     if is_starved:
         LOG.warning(
-            "this agent is starved: it was not given the processor in time for its probes, so members keep their last"
-            " status; give its unit more processor time (CPUWeight=), or this node fewer machines"
+            "agent is starved: it gets too little CPU time for its probes, so members keep their last status;"
+            " increase CPUWeight= of its systemd unit, or move machines to other nodes"
         )
     else:
-        LOG.warning("this agent is not starved any more: its probes count again")
+        LOG.warning("agent is no longer starved: its probes count again")
 
 
 def _device(target: Target) -> str:

@@ -92,7 +92,7 @@ class CounterReporter:
         self._boot = boot
         self._chassis = ""
         self.sums = read_state(self._path, boot)
-        self._failure_log = LogOnce("counting and telling")
+        self._failure_log = LogOnce("collecting and reporting counters")
 
     async def run(self) -> None:
         """Collect until cancelled."""
@@ -147,7 +147,7 @@ async def _run_host(options: AgentOptions) -> None:
     counting = CounterReporter(options, counted, counted, counted.name, read_boot())
     proxying = _make_proxy_reconciler(options, heard, HostNamespace(), counting.sums)
     proxies = HostProxyReconciler(heard.slice, heard.reports, proxying, options.haproxy_binary)
-    LOG.info("serving what hosts announce, as host %s", options.host)
+    LOG.info("serving load balancers as host %s", options.host)
     own = OwnAddresses(heard.slice, heard.reports)
     parts = (*heard.tasks, own.run, proxies.run_reports, probing.run, host.run, cutting.run, proxies.run, counting.run)
     await _run_until_signal(*parts, run_watchdog)
@@ -157,7 +157,7 @@ async def remove(options: AgentOptions) -> None:
     """Remove the state of a plain host's agent. Proxies of a node with a switch remain. Raises DriverError, also while
     an agent runs, because it would restore the state."""
     if agents := find_running_agents():
-        raise DriverError(f"an agent runs on this host, process {', '.join(map(str, agents))}: end it first")
+        raise DriverError(f"an agent runs on this host (process {', '.join(map(str, agents))}): stop it first")
     driver = Native()
     await driver.remove()
     await driver.close()
@@ -178,7 +178,7 @@ async def _serve_node(options: AgentOptions) -> None:
         read_servers(options, LONG_POLL_TIMEOUT + RESPONSE_TIMEOUT),
         Announcer(options.bridge, tools),
     )
-    LOG.info("counting on %s every %d s", options.bridge, options.interval)
+    LOG.info("collecting counters of %s every %d s", options.bridge, options.interval)
     channel = partial(keep_channel, options, tools.chassis, counting.sums)
     await _run_until_signal(counting.run, announcing.run, channel, run_watchdog)
 
@@ -196,7 +196,7 @@ async def _run_until_signal(*parts: Callable[[], Coroutine[None, None, None]]) -
 
 async def keep_channel(options: AgentOptions, chassis: Callable[[], Awaitable[str]], tally: CounterSums) -> None:
     """Receive the slice and report until cancelled, and run the parts that depend on the slice."""
-    name, complaints = "", LogOnce("listening and reporting")
+    name, complaints = "", LogOnce("receiving the slice and reporting")
     while not name:
         try:
             name = await chassis()

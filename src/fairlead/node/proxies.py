@@ -49,7 +49,7 @@ class ProxyReconciler:
 
     async def _refresh_secrets(self) -> None:
         """Refresh keys and certificates until cancelled; missing ones are fetched sooner."""
-        complaints, due = LogOnce("asking for keys and certificates"), 0.0
+        complaints, due = LogOnce("fetching keys and certificates"), 0.0
         while True:
             if self._driver.has_missing_secrets or time.monotonic() >= due:
                 due = time.monotonic() + self._secret_refresh

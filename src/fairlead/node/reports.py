@@ -165,7 +165,7 @@ class Reports:
             endpoint = read_endpoint(refused)
             if endpoint in self._results:
                 told.rejected[endpoint] = None
-                LOG.debug("a server does not believe what was seen of %s: %s", endpoint, why)
+                LOG.debug("a server rejected the probe result of %s: %s", endpoint, why)
         return again or bool(told.pending)
 
     def _build_report(self, sightings: ProbeResults, *, whole: bool) -> AgentReport:

@@ -79,7 +79,7 @@ class Servers:
         try:
             return read_neighbours(await self._request(*render_neighbours_request(chassis, digest, remembered, wait)))
         except ValueError as error:
-            raise ServerError(f"a server's answer cannot be read: {error}") from None
+            raise ServerError(f"invalid response of a server: {error}") from None
 
     async def fetch_keys(self, chassis: str, wanted: Sequence[SecretRequest]) -> list[SecretResponse]:
         """Fetch the current keys and certificates. Raises ServerError."""

@@ -44,7 +44,7 @@ def read_state(path: Path, boot: str) -> CounterSums:
     except FileNotFoundError:
         return CounterSums()
     except (OSError, ValueError, TypeError) as error:
-        LOG.warning("%s cannot be read (%s); counting begins anew", path, error)
+        LOG.warning("cannot read %s (%s); counters restart at zero", path, error)
         return CounterSums()
     if state.boot != boot:  # clocks and processes start again at boot
         return CounterSums(sums=sums)
@@ -119,7 +119,7 @@ def read_announcements(path: Path) -> AnnouncementLog:
     except FileNotFoundError:
         return AnnouncementLog()
     except (OSError, ValueError) as error:
-        LOG.warning("%s cannot be read (%s); what was said of neighbours is forgotten", path, error)
+        LOG.warning("cannot read %s (%s); discarding the log of neighbour announcements", path, error)
         return AnnouncementLog()
     return AnnouncementLog(announced=said)
 

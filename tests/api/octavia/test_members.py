@@ -84,20 +84,20 @@ def test_special_purpose_member_addresses_are_refused(door, address: str):
     door(story)
 
 
-VIPS = "it is a VIP, and a connection is balanced once"
+VIPS = "it is a VIP, and a connection is balanced only once"
 OBSTACLES: list[tuple[dict[str, Any], str]] = [
     ({"address": VIP}, VIPS),
     ({"address": "10.0.0.101"}, VIPS),  # its own VIP
     ({"address": VIP, "subnet_id": SUBNET}, VIPS),
     ({"address": "10.4.0.100"}, VIPS),  # a VIP on a routed network
     ({"address": "10.4.0.100", "subnet_id": ROUTED}, VIPS),
-    ({"address": "10.0.0.1"}, "it is a router"),
-    ({"address": "10.4.0.1"}, "it is a router"),
+    ({"address": "10.0.0.1"}, "it is the address of a router"),
+    ({"address": "10.4.0.1"}, "it is the address of a router"),
     ({"address": "10.0.0.0"}, "it is the network or the broadcast address of 10.0.0.0/24"),
     ({"address": "10.0.0.255"}, "it is the network or the broadcast address of 10.0.0.0/24"),
     ({"address": "10.4.0.255"}, "it is the network or the broadcast address of 10.4.0.0/24"),
     ({"address": "10.9.0.1", "subnet_id": "22222222-0000-4000-8000-000000000030"}, "it is the gateway of 10.9.0.0/30"),
-    ({"address": "10.0.0.77"}, "it is where probes come from"),
+    ({"address": "10.0.0.77"}, "it is a source address of probes"),
 ]
 
 

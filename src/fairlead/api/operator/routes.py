@@ -314,7 +314,7 @@ def _unknown(snapshot: Snapshot, owner: Owner) -> JsonObject:
 
 
 def _unknown_reasons(snapshot: Snapshot, probing: Monitored) -> Mapping[str, str]:
-    return {identity: health.value for identity, health in why_unknown(snapshot, probing).items()}
+    return {identity: health.explanation for identity, health in why_unknown(snapshot, probing).items()}
 
 
 def _probed_row(row: HealthRow) -> JsonObject:

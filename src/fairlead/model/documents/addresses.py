@@ -38,7 +38,7 @@ def parse_network(text: str) -> IPNetwork:
     except ValueError:
         raise ValueError(f"'{text}' is not a valid IP subnet.") from None
     if isinstance(network, IPv6Network) and network.subnet_of(_IPV4_MAPPED):
-        raise ValueError(f"'{text}' is not a valid IP subnet: it is IPv4, and has to be written so.")
+        raise ValueError(f"'{text}' is not a valid IP subnet: write it as IPv4.")
     return network
 
 

@@ -24,9 +24,11 @@ class AgentCounter:
 
 
 _FLUSHES_METRIC = "fairlead_agent_conntrack_flushes"
-_FLUSHES_HELP = "Conntrack flushes, by reason: connections of removed or down members, or attempts without a reply."
+_FLUSHES_HELP = "Flushes of tracked connections: of unavailable members, or of unanswered connection attempts."
 _DISCARDED_METRIC = "fairlead_agent_probes_discarded"
-_DISCARDED_HELP = "Probes without a response that do not count as failures, because the agent or its node was busy."
+_DISCARDED_HELP = (
+    "Probes that timed out and do not count against the member, because its node was busy or its agent starved."
+)
 FLUSHED_MEMBERS = AgentCounter(name="flushed_members", metric=_FLUSHES_METRIC, help_text=_FLUSHES_HELP, reason="member")
 """Flushes for members that are down, disabled or removed."""
 FLUSHED_ATTEMPTS = AgentCounter(
@@ -35,13 +37,13 @@ FLUSHED_ATTEMPTS = AgentCounter(
 OWNERS_LEFT_OUT = AgentCounter(
     name="owners_left_out",
     metric="fairlead_agent_haproxy_owners_left_out",
-    help_text="Load balancers that are omitted from HAProxy's configuration because HAProxy rejects them.",
+    help_text="Load balancers excluded from the HAProxy configuration because HAProxy rejects them.",
     is_gauge=True,
 )
 MEMORY_LIMIT_REACHED = AgentCounter(
     name="memory_limit_reached",
     metric="fairlead_agent_haproxy_memory_limit_reached",
-    help_text="Times that an HAProxy reached agent.haproxy_memory_limit and began to reject connections.",
+    help_text="Times that an HAProxy process reached agent.haproxy_memory_limit and began to refuse connections.",
 )
 DISCARDED_STARVED = AgentCounter(
     name="discarded_starved", metric=_DISCARDED_METRIC, help_text=_DISCARDED_HELP, reason="starved"
@@ -52,7 +54,7 @@ DISCARDED_BUSY = AgentCounter(name="discarded_busy", metric=_DISCARDED_METRIC, h
 STARVED = AgentCounter(
     name="starved",
     metric="fairlead_agent_starved",
-    help_text="1 while the agent gets too little CPU time to send its probes in time.",
+    help_text="1 while an agent gets too little CPU time for its probes.",
     is_gauge=True,
 )
 AGENT_COUNTERS = (

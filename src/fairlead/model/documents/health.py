@@ -22,7 +22,7 @@ PROBE_TRANSPORTS: Mapping[MonitorType, Transport] = {
 
 
 class Health(StrEnum):
-    """Health of a member or replica. The value is a human-readable explanation."""
+    """Health of a member or replica. Values are stored and reported, so they stay; `explanation` is for display."""
 
     ONLINE = "answers"
     PARTLY = "does not answer at some of its ports"
@@ -33,6 +33,10 @@ class Health(StrEnum):
     GONE = "no machine of this project has its address"
     UNPROBED = "nobody has said yet whether it answers"
     UNPROBEABLE = "it cannot be probed here"
+
+    @property
+    def explanation(self) -> str:
+        return _EXPLANATIONS[self]
 
     @property
     def is_known(self) -> bool:
@@ -49,6 +53,17 @@ class Health(StrEnum):
         return self.is_down or self is Health.PARTLY
 
 
+_EXPLANATIONS: Mapping[Health, str] = {
+    Health.ONLINE: "responds",
+    Health.PARTLY: "no response on some of its ports",
+    Health.ERROR: "connection refused or no response",
+    Health.UNPLUGGED: "its port is bound to no node: the machine is stopped or unplugged",
+    Health.STRANDED: "its node is dead: it no longer confirms changes",
+    Health.UNREACHABLE: "its network has no route to the network of the VIP",
+    Health.GONE: "no machine of this project has its address",
+    Health.UNPROBED: "not probed yet",
+    Health.UNPROBEABLE: "this deployment cannot probe it",
+}
 _UNKNOWN = frozenset({Health.UNPROBED, Health.UNPROBEABLE})
 _DOWN = frozenset(Health) - _UNKNOWN - {Health.ONLINE, Health.PARTLY}
 

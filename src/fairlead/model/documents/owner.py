@@ -61,7 +61,7 @@ class Owner:
         """Parse the result of `str`. Raises ValueError."""
         kind, slash, identity = text.partition("/")
         if not slash or not identity:
-            raise ValueError(f"'{text}' is not an owner; one looks like loadbalancer/<id>")
+            raise ValueError(f"'{text}' is not an owner; the format is loadbalancer/<id>")
         return cls(Kind(kind), identity)
 
 

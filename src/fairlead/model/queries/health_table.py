@@ -23,12 +23,15 @@ from fairlead.model.queries.replica_probes import replica_endpoints
 from fairlead.model.snapshot import Snapshot
 from fairlead.runtime.steps import Steps
 
-NO_AGENT = "its node has no agent that could probe it"
-NO_DELEGATE = "its node's agent is silent, and none of another node reaches its network: what was seen last holds"
-UNMANAGED_NETWORK = (
-    "its node's agent is silent, and nobody probes from elsewhere on others' networks: what was seen last holds"
+NO_AGENT = "no agent on its node can probe it"
+NO_DELEGATE = (
+    "the agent of its node is unresponsive, and no other agent reaches its network; the last result remains valid"
 )
-NO_PORT_FOR_ADDRESS = "nobody's port has its address, and no node with an agent reaches its network"
+UNMANAGED_NETWORK = (
+    "the agent of its node is unresponsive, and other agents do not probe unmanaged networks;"
+    " the last result remains valid"
+)
+NO_PORT_FOR_ADDRESS = "no port has its address, and no node with an agent reaches its network"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +165,7 @@ def _row(snapshot: Snapshot, owner: Owner, each: _Probed, found: Endpoint | Heal
         chassis=chassis,
         prober=_prober_of(snapshot, found, chassis) if isinstance(found, Endpoint) else "",
         status=health.name,
-        why=health.value,
+        why=health.explanation,
         since=seen.since if seen else None,
         error=unprobed or (seen.error if seen else ""),
         latency=seen.latency if seen else None,

@@ -14,12 +14,12 @@ from fairlead.model.queries.domain import Topology
 from fairlead.model.snapshot import Snapshot, member_network
 
 _USES_WITHOUT_MACHINE = {
-    PortUse.VIP: "a VIP, and a connection is balanced once",
-    PortUse.LOCAL_IP: "a Local IP's, which no machine has",
-    PortUse.PROBE: "where probes come from",
-    PortUse.PROXY: "a proxy's, which leads to members",
-    PortUse.ROUTER_GATEWAY: "a router",
-    PortUse.ROUTER_INTERFACE: "a router",
+    PortUse.VIP: "a VIP, and a connection is balanced only once",
+    PortUse.LOCAL_IP: "the address of a Local IP",
+    PortUse.PROBE: "a source address of probes",
+    PortUse.PROXY: "the address of a proxy",
+    PortUse.ROUTER_GATEWAY: "the address of a router",
+    PortUse.ROUTER_INTERFACE: "the address of a router",
 }
 """Uses of ports without a machine, with their explanation. Floating IPs are allowed, because they lead to a machine."""
 

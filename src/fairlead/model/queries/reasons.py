@@ -30,12 +30,12 @@ def explain_down(snapshot: Snapshot, probing: Monitored) -> dict[str, str]:
 
 def _format_reason(health: Health, errors: dict[int, str]) -> str:
     if not errors:
-        return health.value
+        return health.explanation
     if health is Health.ERROR and len(set(errors.values())) == 1:
         return next(iter(errors.values()))
     left = len(errors) - MAX_LISTED_PORTS
     named = "; ".join(f"port {number}: {error}" for number, error in list(errors.items())[:MAX_LISTED_PORTS])
-    return f"{health.value}: {named}{f' and {left} more' if left > 0 else ''}"
+    return f"{health.explanation}: {named}{f' and {left} more' if left > 0 else ''}"
 
 
 def _endpoints(snapshot: Snapshot, probing: Monitored, ids: Container[str]) -> Iterator[tuple[str, Endpoint]]:

@@ -69,7 +69,7 @@ def parse_place(text: str) -> CountingPlace:
         case "announced":
             return AnnouncedPlace()
         case _:
-            raise ValueError(f"{text!r} is neither datapath:KEY nor zone:NAME, and not announced:")
+            raise ValueError(f"{text!r} is none of datapath:KEY, zone:NAME and announced:")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

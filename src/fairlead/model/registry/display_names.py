@@ -91,8 +91,8 @@ def describe_owner(snapshot: Snapshot, owner: Owner) -> str:
 
 def describe_refused(snapshot: Snapshot, owner: Owner) -> str:
     balancer = snapshot.load_balancers[owner.id]
-    why = snapshot.refused_proxies.get(balancer.vip.network_id, "they are given again")
-    return f"the ports of the proxies of {describe_owner(snapshot, owner)}: {why}"
+    why = snapshot.refused_proxies.get(balancer.vip.network_id, "allocated again")
+    return f"proxy ports of {describe_owner(snapshot, owner)}: {why}"
 
 
 def with_display_names(snapshot: Snapshot, text: str) -> str:

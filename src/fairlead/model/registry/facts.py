@@ -271,7 +271,7 @@ def _routers_with_gateway(old: Snapshot, new: Snapshot, news: object) -> Iterato
 
 HEALTH: Fact[HealthUpdate] = Fact(
     field="health",
-    observer="the probes of ovn-controller, by way of the Southbound database",
+    observer="probes of ovn-controller, read from the Southbound database",
     change=put_all,
     affected_owners=_owners_of_endpoints,
     derive=derive_health,
@@ -281,7 +281,7 @@ HEALTH: Fact[HealthUpdate] = Fact(
 )
 CHASSIS: Fact[ChassisUpdate] = Fact(
     field="chassis",
-    observer="the Southbound database",
+    observer="Southbound database",
     change=put_all,
     affected_owners=_dependents_of_chassis,
     derive=derive_health,
@@ -290,7 +290,7 @@ CHASSIS: Fact[ChassisUpdate] = Fact(
 )
 PLUGGED: Fact[PluggedUpdate] = Fact(
     field="plugged",
-    observer="the Southbound database",
+    observer="Southbound database",
     affected_owners=_dependents_of_plugged_ports,
     derive=derive_health,
     filter_changed=_filter_changed_rows,
@@ -298,7 +298,7 @@ PLUGGED: Fact[PluggedUpdate] = Fact(
 )
 PROBE_RESULTS: Fact[ProbeResultUpdate] = Fact(
     field="sightings",
-    observer="the agents of nodes, which probe",
+    observer="probes of agents",
     change=put_all,
     affected_owners=_owners_of_endpoints,
     derive=derive_health,
@@ -306,22 +306,24 @@ PROBE_RESULTS: Fact[ProbeResultUpdate] = Fact(
     derive_batch_size=5,
     describe=_describe_down,
 )
-AGENTS: Fact[AgentUpdate] = Fact(
-    field="agents", observer="the agents of nodes, by their heartbeats", affected_owners=_dependents_of_agents
+AGENTS: Fact[AgentUpdate] = Fact(field="agents", observer="heartbeats of agents", affected_owners=_dependents_of_agents)
+DELEGATES: Fact[DelegateUpdate] = Fact(
+    field="covered", observer="each server, from the agents that it receives heartbeats from"
 )
-DELEGATES: Fact[DelegateUpdate] = Fact(field="covered", observer="each server, by which agents it hears")
 DELEGATE_PORTS: Fact[DelegateUpdate] = Fact(
-    field="covering", observer="each server, by which agents it hears", affected_owners=_networks_with_new_delegate
+    field="covering",
+    observer="each server, from the agents that it receives heartbeats from",
+    affected_owners=_networks_with_new_delegate,
 )
 ABILITIES: Fact[frozenset[str]] = Fact(
     field="abilities",
-    observer="the driver, by the schema of the Northbound database",
+    observer="driver, from the schema of the Northbound database",
     change=replace_all,
     affected_owners=_all_balancers,
 )
 AGENTS_PROBE: Fact[bool] = Fact(
     field="agents_probe",
-    observer="the operator, by the configuration",
+    observer="configuration",
     change=replace_all,
     affected_owners=_monitored_owners_and_networks,
     derive=derive_health,
@@ -329,64 +331,64 @@ AGENTS_PROBE: Fact[bool] = Fact(
 )
 COUNT_REPLY_BYTES: Fact[bool] = Fact(
     field="counts_answers",
-    observer="the operator, by the configuration",
+    observer="configuration",
     change=replace_all,
     affected_owners=_all_balancers,
 )
 PROXIES: Fact[ProxyUpdate] = Fact(
-    field="proxies", observer="the agents of nodes, which have proxies", affected_owners=balancers_of_changed_proxies
+    field="proxies", observer="reports of agents with proxies", affected_owners=balancers_of_changed_proxies
 )
 PROXY_PORT_CHANGES: Fact[ProxyPortUpdate] = Fact(
     field="wanted_proxies",
-    observer="each server, by which agents listen to it",
+    observer="each server, from the agents connected to it",
     affected_owners=owners_of_proxy_port_changes,
 )
 REJECTED_PROXY_PORTS: Fact[RejectionUpdate] = Fact(
     field="refused_proxies",
-    observer="who asks others for the ports of proxies on their networks",
+    observer="allocator of proxy ports on unmanaged networks",
     affected_owners=owners_of_rejections,
     describe=describe_refused,
 )
 PROXIED_PROVIDERS: Fact[frozenset[str]] = Fact(
     field="proxied_providers",
-    observer="the operator, by the configuration",
+    observer="configuration",
     change=replace_all,
     affected_owners=_all_balancers,
 )
 GATEWAY_CHASSIS: Fact[tuple[str, ...]] = Fact(
     field="gateway_chassis",
-    observer="the operator, by the configuration",
+    observer="configuration",
     change=replace_all,
     affected_owners=_routers_with_gateway,
 )
 UNREACHABLE_HOSTS: Fact[frozenset[str]] = Fact(
     field="lost_hosts",
-    observer="the agent of a plain host, which asks the others whether they are there",
+    observer="agent of a plain host, from pings to the other hosts",
     change=replace_all,
     affected_owners=dependents_of_unreachable_hosts,
 )
 OWN_ADDRESSES: Fact[OwnAddressUpdate] = Fact(
     field="own_addresses",
-    observer="the agents of plain hosts, by their heartbeats",
+    observer="heartbeats of agents of plain hosts",
     affected_owners=dependents_of_own_addresses,
     derive=derive_health,
     derive_batch_size=5,
 )
 RECOVERED_MEMBERS: Fact[Map[str, frozenset[HealthKey]]] = Fact(
     field="returned",
-    observer="the agent of a plain host, by what servers tell it of health",
+    observer="agent of a plain host, from the health that servers send",
     change=replace_all,
     affected_owners=dependents_of_recoveries,
 )
 UNMANAGED: Fact[UnmanagedUpdate] = Fact(
     apply=with_unmanaged,
-    observer="others who write networks into the Northbound database",
+    observer="unmanaged networks in the Northbound database",
     affected_owners=_dependents_of_unmanaged,
     derive=derive_health,
     derive_batch_size=5,
 )
 EXTERNAL_ALLOCATIONS: Fact[ExternalAllocationUpdate] = Fact(
-    field="given_elsewhere", observer="others who give out addresses outside by the Northbound database"
+    field="given_elsewhere", observer="external allocations in the Northbound database"
 )
 FACTS: tuple[Fact[Any], ...] = (
     HEALTH,
