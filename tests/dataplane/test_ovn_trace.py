@@ -170,7 +170,7 @@ def test_destination_mac_is_that_of_the_next_hop(destination: str, next_hop: str
 def test_switch_without_a_router_reaches_only_its_own_subnet():
     alone = SWITCH[:1]
     assert str(choose_next_hop(alone, ip_address("10.0.0.20"), ip_address("10.0.0.11"))) == "10.0.0.11"
-    with pytest.raises(Untraceable, match=r"192\.0\.2\.9 is not on the switch, and no router there has"):
+    with pytest.raises(Untraceable, match=r"no route to 192\.0\.2\.9"):
         choose_next_hop(alone, ip_address("10.0.0.20"), ip_address("192.0.2.9"))
-    with pytest.raises(Untraceable, match=r"no port on the switch has 10\.0\.0\.99"):
+    with pytest.raises(Untraceable, match=r"next hop 10\.0\.0\.99 is the address of no port"):
         choose_mac(alone, ip_address("10.0.0.99"))

@@ -146,7 +146,7 @@ def assign_all_policy_slots(before: Mapping[str, Slots], wanted: Mapping[str, De
         if known is None and its.policies:
             number = next(each for each in range(number + 1, _MAX_FRONTENDS + len(taken) + 1) if each not in taken)
             if number >= _MAX_FRONTENDS:
-                raise Unwritable("L7 policies of more listeners than HAProxy has numbers for")
+                raise Unwritable(f"more than {_MAX_FRONTENDS} listeners with L7 policies on one HAProxy process")
             known = Slots(number=number, policies=(), ranks=())
         if known is not None and _in_force(known) == its.policies:
             found[frontend] = known
@@ -253,7 +253,7 @@ def map_path(frontend: str) -> str:
 def entry(policy: Policy) -> str:
     """Return the action as a value of the map. Raises Unwritable if it is not one printable word."""
     if not policy.action.isascii() or not policy.action.isprintable() or " " in policy.action:
-        raise Unwritable("a URL with characters that no header may have")
+        raise Unwritable("URL has characters that are invalid in an HTTP header")
     return policy.action
 
 

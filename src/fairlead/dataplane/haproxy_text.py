@@ -240,7 +240,7 @@ def _written(sections: Iterable[tuple[Line, ...]]) -> str:
     wanted = list(sections)
     text = "\n".join("\n".join(_indented(lines)) + "\n" for lines in wanted)
     if read_sections(text) != wanted:
-        raise Unwritable("a text that would be read as another one")
+        raise Unwritable("configuration cannot be represented: HAProxy would read it differently")
     return text
 
 
@@ -257,7 +257,7 @@ def read_sections(text: str) -> list[tuple[Line, ...]]:
         if line and line[0] in _SECTIONS:
             found.append([line])
         elif line and not found:
-            raise Unwritable("a directive outside a section")
+            raise Unwritable("directive outside a section")
         elif line:
             found[-1].append(line)
     return [tuple(section) for section in found]

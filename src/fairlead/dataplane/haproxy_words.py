@@ -30,22 +30,22 @@ class Unwritable(ValueError):
 def render_line(words: Line) -> str:
     """Render a directive as a line. Raises Unwritable."""
     if not 0 < len(words) <= MAX_WORDS:
-        raise Unwritable(f"a directive of {len(words)} words")
+        raise Unwritable(f"directive has {len(words)} words; 1 to {MAX_WORDS} are allowed")
     text = " ".join(map(_quote, words))
     if read_line(text) != words:
-        raise Unwritable("a text that would be read as another one")
+        raise Unwritable("directive cannot be represented: HAProxy would read it differently")
     return text
 
 
 def _quote(word: str) -> str:
     if not word:
-        raise Unwritable("an empty text")
+        raise Unwritable("word is empty")
     if _BROKEN.search(word):
-        raise Unwritable("a text of more than one line, or with a NUL")
+        raise Unwritable("word has a line break or a NUL")
     try:
         word.encode()
     except UnicodeEncodeError:
-        raise Unwritable("a text that is not Unicode") from None
+        raise Unwritable("word is not valid Unicode") from None
     if _PLAIN.fullmatch(word):
         return word
     return "'" + word.replace("'", "'\\''") + "'"
@@ -77,7 +77,7 @@ def _piece(char: str, rest: Iterable[str]) -> str:
     if char == "\\":
         return _escaped(next(iter(rest), ""))
     if char in '"$':
-        raise Unwritable("a text in which variables of the environment are replaced")
+        raise Unwritable("word refers to environment variables")
     return char
 
 
@@ -87,7 +87,7 @@ def _until_quote(rest: Iterable[str]) -> str:
         if char == "'":
             return "".join(found)
         found.append(char)
-    raise Unwritable("a quote that is not closed")
+    raise Unwritable("unclosed quote")
 
 
 def _escaped(char: str) -> str:
@@ -95,11 +95,11 @@ def _escaped(char: str) -> str:
         return _ESCAPED[char]
     if char in "\\\"'# $" and char:
         return char
-    raise Unwritable("an escape that has no meaning")
+    raise Unwritable("unknown escape sequence")
 
 
 def name(text: str) -> str:
     """Check the name of a section, server or ACL and return it unchanged. Raises Unwritable."""
     if not _NAME.fullmatch(text):
-        raise Unwritable("a name with characters that HAProxy does not take in one")
+        raise Unwritable("name has characters that HAProxy does not allow in names")
     return text

@@ -127,11 +127,11 @@ def render_metrics(meter: AccumulatedMetrics, listeners: frozenset[str], backend
     )
     own = {
         "octavia_loadbalancer_cpu": (
-            "CPU utilization of the load balancer's proxy on this node (percentage).",
+            "CPU time of the HAProxy process on this node (percentage).",
             100.0 - meter.scrape.idle,
         ),
         "octavia_loadbalancer_memory": (
-            "Share of this node's memory that the load balancer's proxy uses (percentage).",
+            "Memory of this node used by the HAProxy process (percentage).",
             100 * allocated / memory,
         ),
     }

@@ -103,7 +103,7 @@ def choose_mac(neighbours: Sequence[NeighbourPort], next_hop: IPAddress) -> str:
     for neighbour in neighbours:
         if neighbour.of_router and any(next_hop in interface.network for interface in neighbour.addresses):
             return neighbour.mac
-    raise Untraceable(f"no port on the switch has {next_hop}, and no router there would answer for it")
+    raise Untraceable(f"next hop {next_hop} is the address of no port and of no router on the switch")
 
 
 def _is_number(interface: Interface) -> bool:
@@ -122,7 +122,10 @@ def choose_next_hop(neighbours: Sequence[NeighbourPort], source: IPAddress, dest
     if destination in owned or any(destination in link.network for link in links):
         return destination
     if not links:
-        raise Untraceable(f"{destination} is not on the switch, and no router there has an address beside {source}")
+        raise Untraceable(
+            f"no route to {destination}: it is not on the switch, and no router there has an address in the subnet of"
+            f" {source}"
+        )
     return min(link.ip for link in links)
 
 
