@@ -91,7 +91,7 @@ async def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
 
     def ports_on(chassis: str) -> frozenset[str] | None:
         if scene.away:
-            raise Unreachable("the Southbound database is not connected")
+            raise Unreachable("not connected to the OVN Southbound database")
         return frozenset(scene.ports[chassis]) if chassis in scene.ports else None
 
     def make(services: Services) -> Starlette:
@@ -222,7 +222,7 @@ async def test_neighbour_poll_returns_503_while_ovn_is_disconnected(scene: Scene
     scene.away = True
     for answer in (await waiting, await scene.ask()):
         assert answer.status_code == 503
-        assert answer.json() == {"error": "OVN cannot be asked: the Southbound database is not connected"}
+        assert answer.json() == {"error": "OVN cannot be asked: not connected to the OVN Southbound database"}
 
 
 @pytest.mark.parametrize(

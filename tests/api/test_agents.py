@@ -75,14 +75,14 @@ class Scene:
 
 def locate(place: CountingPlace) -> str | None:
     if place == Datapath(99):
-        raise Unreachable("the Southbound database is not connected")
+        raise Unreachable("not connected to the OVN Southbound database")
     places: dict[CountingPlace, str] = {Datapath(1): NET, ConntrackZone("vm1"): "vm1", Datapath(2): "other"}
     return places.get(place)
 
 
 def ports_on(chassis: str) -> frozenset[str] | None:
     if chassis == "away":
-        raise Unreachable("the Southbound database is not connected")
+        raise Unreachable("not connected to the OVN Southbound database")
     ports = {"node1": {"vm1", "somebody-elses"}, "node2": {"vm2"}, "node3": set[str]()}
     return frozenset(ports[chassis]) if chassis in ports else None
 
@@ -189,7 +189,7 @@ async def test_agent_resolves_addresses_to_listeners(scene: Scene):
 async def test_listener_lookup_returns_503_while_ovn_is_disconnected(scene: Scene):
     found = await scene.owner_of_port(("datapath:1", "tcp", "10.0.0.10", 80), ("datapath:99", "tcp", "10.0.0.10", 80))
     assert found.status_code == 503
-    assert found.json() == {"error": "OVN cannot be asked: the Southbound database is not connected"}
+    assert found.json() == {"error": "OVN cannot be asked: not connected to the OVN Southbound database"}
 
 
 @pytest.mark.parametrize(("roles", "status"), [(["service"], 403), (["admin"], 200), (["member", "reader"], 403)])
@@ -213,7 +213,7 @@ async def test_agent_api_admits_only_administrators_and_agents_with_chassis(
         (agent("node1", "node2"), "node2", 200, ""),
         (agent("node1"), "node2", 403, "user n speaks for chassis node1, and not for node2"),
         (agent("node9"), "node9", 404, "OVN has no chassis node9"),
-        (agent("away"), "away", 503, "OVN cannot be asked: the Southbound database is not connected"),
+        (agent("away"), "away", 503, "OVN cannot be asked: not connected to the OVN Southbound database"),
         (ADMIN, "node2", 200, ""),
         (ADMIN, "node9", 404, "OVN has no chassis node9"),
     ],

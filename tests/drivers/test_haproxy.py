@@ -170,7 +170,7 @@ async def test_rejected_configuration_changes_nothing(site: HaproxySite, machine
         key: replace(row, lines=(("balance", "nonsense"), *row.lines)) if isinstance(row, Frontend) else row
         for key, row in rows(port, member("m1", machines[0])).items()
     }
-    with pytest.raises(DriverError, match=r"does not take the configuration: .*balance"):
+    with pytest.raises(DriverError, match=r"rejected the configuration: .*balance"):
         await site.apply_until_done(WEB, bad)
     assert (site.pid, await site.driver.read(WEB)) == (first, good)
     assert await asyncio.to_thread(get, port) == "m1"

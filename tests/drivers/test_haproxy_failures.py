@@ -168,7 +168,9 @@ async def test_repeated_process_exits_are_reported_until_the_process_stays_up(
         assert told == []
         os.kill(site.pid, signal.SIGKILL)
         await eventually(lambda ends=number + 1: site.reported_ports == [{port}, *([None, {port}] * ends)])
-    await eventually_equal(lambda: told, [f"HAProxy has ended {CRASH_LOOP_ENDS} times, each soon after the last", None])
+    await eventually_equal(
+        lambda: told, [f"HAProxy exited {CRASH_LOOP_ENDS} times in a row, each soon after its start", None]
+    )
 
 
 async def test_slow_process_start_does_not_delay_other_networks(
@@ -277,7 +279,7 @@ async def test_member_changes_leave_no_extra_files(site: HaproxySite, machines: 
 async def test_start_failure_reason_is_reported(site: HaproxySite):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         await site.apply_until_done(NET, NETWORK)
-        with pytest.raises(DriverError, match=r"HAProxy has ended: .*[Cc]annot bind"):
+        with pytest.raises(DriverError, match=r"HAProxy exited: .*[Cc]annot bind"):
             await site.apply_until_done(WEB, rows(taken.getsockname()[1]))
 
 
@@ -366,7 +368,7 @@ async def test_configuration_check_timeout_is_an_error_of_its_owner_only(
     monkeypatch.setattr(process, "START_TIMEOUT", 0.3)
     site.allow_replacement()
     more = [listener("two", free_port(), pool("web"))]
-    with pytest.raises(DriverError, match="has not read the configuration after 0 s"):
+    with pytest.raises(DriverError, match="timed out after 0 s reading the configuration"):
         await site.apply_until_done(WEB, rows(port, member("m1", one), more=more))
     assert site.driver.failure_of(WEB) is None
     await eventually_answers("m1", port)

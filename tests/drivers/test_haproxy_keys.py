@@ -43,7 +43,7 @@ class SecretSource:
 
     async def fetch(self, wanted: Sequence[SecretRequest]) -> Sequence[SecretResponse]:
         if self.away:
-            raise Unavailable("no server lends keys")
+            raise Unavailable("no server sends keys")
         self.asked += [each.secret.reference for each in wanted]
         assert {each.balancer_id for each in wanted} == {WEB.id}
         return [self._found(each) for each in wanted]
@@ -142,7 +142,9 @@ async def test_listener_keeps_its_old_key_while_the_new_key_is_unavailable(
     before = rows(machines[0], secure(port, "old"))
     await site.apply_until_done(WEB, before)
     for lender.away in (False, True):
-        with pytest.raises(DriverError, match="listener safe would be served no more: 'new'"):
+        with pytest.raises(
+            DriverError, match="listener safe would no longer be served, because secrets are missing: 'new'"
+        ):
             await site.apply_until_done(WEB, rows(machines[0], secure(port, "new")))
         assert (await site.driver.read(WEB), site.reported_ports[-1]) == (before, {port})
         assert OLD.pem == await asyncio.to_thread(shown, port)
@@ -287,7 +289,7 @@ async def test_keys_are_written_to_tmpfs_only(disk: Path, lender: SecretSource):
     site = HaproxySite(disk, fetch=lender.fetch)
     await site.apply_until_done(NET, NETWORK)
     await site.apply_until_done(WEB, rows(9, secure(free_port(), "old")))
-    with pytest.raises(DriverError, match="on no tmpfs"):
+    with pytest.raises(DriverError, match="not on a tmpfs"):
         await site.driver.refresh_secrets()
     assert (files(site), lender.asked) == ([], [])
     await site.apply_until_done(WEB, {})

@@ -50,7 +50,10 @@ async def test_process_at_its_memory_limit_reports_an_error_and_recovers(
         for _ in range(CLIENTS):
             client = stack.enter_context(socket.create_connection(("127.0.0.1", port), DEADLINE))
             client.sendall(UNFINISHED)
-        why = f"HAProxy has all of its memory, {MEMORY} MB (agent.haproxy_memory_limit): connections are refused"
+        why = (
+            f"HAProxy has reached its memory limit of {MEMORY} MB, so it refuses connections:"
+            " raise agent.haproxy_memory_limit"
+        )
         await eventually_equal(failure, why)
         assert site.failed_owners[-1] == [WEB]
         assert site.driver.counts()[MEMORY_LIMIT_REACHED] == 1

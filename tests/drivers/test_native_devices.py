@@ -65,7 +65,7 @@ async def test_unmanaged_device_is_left_unchanged(host: NetNamespace, theirs: st
     before = kernel_state(host)
 
     driver = Native()
-    with pytest.raises(DriverError, match="somebody else's"):
+    with pytest.raises(DriverError, match="does not belong to Fairlead"):
         await driver.open()
     await driver.remove()
     assert kernel_state(host) == before

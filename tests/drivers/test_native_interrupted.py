@@ -47,7 +47,7 @@ async def test_interrupted_dump_is_repeated(host: NetNamespace, monkeypatch: pyt
 
     driver, (owner, its) = Native(), route_row()
     await put(driver, owner, its)
-    with pytest.raises(DriverError, match="itself"):
+    with pytest.raises(DriverError, match="already an address of this host"):
         await put(driver, FIRST_OWNER, ALL_ROWS)
     host.ip(f"addr del {FOUR}/32 dev lo")
     await put(driver, FIRST_OWNER, ALL_ROWS)

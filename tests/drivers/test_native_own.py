@@ -90,7 +90,7 @@ def test_declared_addresses_are_read_back_and_have_one_owner(site: Fabric) -> No
     site.put(1, rows, OWN)
     again = Native()
     assert site.run_on_host(1, again.read_all())[OWN] == named
-    with pytest.raises(DriverError, match="is of host/host1"):
+    with pytest.raises(DriverError, match="belongs to host/host1"):
         site.run_on_host(1, again.apply(OTHER, diff(named, {})))
     site.run_on_host(1, again.apply_all({OWN: diff({}, named), OTHER: diff(named, {})}))
     fresh = Native()

@@ -288,7 +288,7 @@ async def test_vip_address_added_by_another_process_is_not_adopted(host: NetName
     host.ip(f"addr del {FOUR}/32 dev lo", f"addr add {FOUR}/32 dev lo")
     assert await driver.check_and_restore() is CheckResult.LOST
     await driver.read_all()
-    with pytest.raises(DriverError, match=f"this host has {FOUR} itself"):
+    with pytest.raises(DriverError, match=f"VIP {FOUR} is already an address of this host"):
         await put(driver, OWNER, SERVED)
     host.ip(f"addr del {FOUR}/32 dev lo")
     await put(driver, OWNER, SERVED)

@@ -1098,7 +1098,7 @@ REFUSED: dict[str, tuple[Owner, Diff, type[DriverError], str]] = {
         ROUTER,
         deletes(BASE[ROUTER][1]),
         MissingReference,
-        "Logical_Router_Port lrp still has networks of others",
+        "Logical_Router_Port lrp still has networks of other owners",
     ),
     "an address of no switch port": (
         LOCAL_IP,
@@ -1110,7 +1110,7 @@ REFUSED: dict[str, tuple[Owner, Diff, type[DriverError], str]] = {
         PORT,
         deletes(*BASE[PORT]),
         MissingReference,
-        "Logical_Switch_Port vm1 still has addresses of others",
+        "Logical_Switch_Port vm1 still has addresses of other owners",
     ),
     "a policy of no router": (
         LOCAL_IP,
@@ -1118,7 +1118,7 @@ REFUSED: dict[str, tuple[Owner, Diff, type[DriverError], str]] = {
         MissingReference,
         "refers to Logical_Router no",
     ),
-    "an address to answer for of another": (API, creates(BASE[LOCAL_IP][0]), DriverError, "local-ip/lip has"),
+    "an address to answer for of another": (API, creates(BASE[LOCAL_IP][0]), DriverError, "belongs to local-ip/lip"),
     "a group with members goes": (VIPS, deletes(*BASE[VIPS]), MissingReference, "still has load_balancer"),
     "a load balancer goes and leaves its membership": (
         WEB,
@@ -1128,12 +1128,12 @@ REFUSED: dict[str, tuple[Owner, Diff, type[DriverError], str]] = {
     ),
     "a row twice": (NET, creates(*BASE[NET]), DriverError, "duplicate uuid"),
     "a row of another": (UNKNOWN_ROW, creates(*BASE[NET]), DriverError, "duplicate uuid"),
-    "an address of another": (API, creates(BASE[WEB][2]), DriverError, "loadbalancer/web has"),
+    "an address of another": (API, creates(BASE[WEB][2]), DriverError, "belongs to loadbalancer/web"),
     "a variable of another": (
         API,
         creates(ChassisVariable(chassis="chassis1", name="near", values=("10.0.0.12:80",))),
         DriverError,
-        "loadbalancer/web has",
+        "belongs to loadbalancer/web",
     ),
     "an update of a variable that has another value": (
         WEB,
@@ -1598,7 +1598,7 @@ async def test_late_commit_after_a_timeout_is_detected_as_drift(server: OvsdbSer
         await driver.wait_ready(DEADLINE)
         driver._timeout = 0.05
         server.send(signal.SIGSTOP)
-        with pytest.raises(Unavailable, match="did not answer in time"):
+        with pytest.raises(Unavailable, match="request timed out"):
             await driver.put(NET, *BASE[NET])
         server.send(signal.SIGCONT)
         await eventually_equal(lambda: driver.foreign, [NET])
@@ -1618,7 +1618,7 @@ async def test_standby_becomes_leader_after_the_leader_disconnects(server: Ovsdb
             await eventually(lambda: bool(first._replica.rows))
             assert await first.read(NET) == by_key(BASE[NET])
             assert (first.ready, first.has_lock, first.foreign, first.said) == (False, False, [NET], [])
-            with pytest.raises(Standby, match="another server has the lock"):
+            with pytest.raises(Standby, match="another server holds the lock"):
                 await first.put(NET)
             await second.close()
             await first.wait_ready(DEADLINE)
@@ -1631,7 +1631,7 @@ async def test_standby_becomes_leader_after_the_leader_disconnects(server: Ovsdb
             await second.wait_ready(DEADLINE)
             await second.put(NET2, *BASE[NET2])
             await eventually(lambda: first.connected)
-            with pytest.raises(Unavailable, match="another server has the lock"):
+            with pytest.raises(Unavailable, match="another server holds the lock"):
                 await first.put(NET, *BASE[NET])
             assert await first.read_all() == {NET2: by_key(BASE[NET2])}
             assert first.said in [["ready", reason] for reason in KILL_ERRORS]
@@ -1649,7 +1649,7 @@ async def test_stolen_lock_fails_the_next_transaction(server: OvsdbServer) -> No
             thief.sendall(msgspec.json.encode({"id": 1, "method": "steal", "params": [MARK.default_lock]}))
             thief.recv(1000)
             assert driver.ready
-            with pytest.raises(Unavailable, match="another server has the lock"):
+            with pytest.raises(Unavailable, match="another server holds the lock"):
                 await driver.apply(NET, put)
             await eventually(lambda: not driver.ready)
             assert driver.said == ["ready", f"lost the lock {MARK.default_lock}"]

@@ -171,7 +171,7 @@ async def test_connections_above_the_limit_are_not_listed(caplog: pytest.LogCapt
     tools = RecordedTools()
     assert await ConntrackTable("br-int", tools, Path(), 3).list_unanswered() == []
     assert tools.asked == [("ovs-appctl", "dpctl/ct-get-nconns")]
-    assert "4 are tracked; agent.max_tracked_connections is 3" in caplog.text
+    assert "4 connections are tracked, agent.max_tracked_connections is 3" in caplog.text
 
 
 async def test_switch_errors_and_an_absent_switch_are_reported(tmp_path: Path):
@@ -185,7 +185,7 @@ async def test_switch_errors_and_an_absent_switch_are_reported(tmp_path: Path):
         async with UnixctlConnection(tmp_path / "nowhere"):
             pass
 
-    with pytest.raises(SwitchError, match="cannot be spoken to"):
+    with pytest.raises(SwitchError, match="cannot connect to ovs-vswitchd"):
         await nobody()
 
 

@@ -178,7 +178,7 @@ async def test_row_of_the_same_name_not_of_the_stock_provider_is_not_touched(
     northbound.control("create", "Load_Balancer", "name=web", *([f"external_ids:neutron\\:vip={vip}"] if vip else []))
     before = northbound.dump()
 
-    with pytest.raises(DriverError, match="a Load_Balancer web is there that is not of Octavia's provider ovn"):
+    with pytest.raises(DriverError, match="Load_Balancer web exists and is not a row of Octavia's ovn provider"):
         await put(driver, snapshot_of(TAKEN))
     assert await driver.read(WEB) == NO_ROWS
     assert northbound.dump() == before

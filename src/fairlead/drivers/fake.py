@@ -79,11 +79,11 @@ class FakeDriver:
     def _check(self, mine: Mapping[Key, Row], diff: Diff, others: Mapping[Key, Row]) -> None:
         for key in diff.creates:
             if key in others:
-                raise DriverError(f"another owner has {others[key]}")
+                raise DriverError(f"{others[key]} belongs to another owner")
         for row in mine.values():
             for key in self._references(row):
                 if key not in mine and key not in others:
-                    raise MissingReference(f"{row} refers to {' '.join(key)}")
+                    raise MissingReference(f"{row} refers to {' '.join(key)}, which does not exist")
         for row in others.values():
             for key in self._references(row):
                 if key in diff.deletes:

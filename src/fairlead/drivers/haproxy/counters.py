@@ -211,7 +211,7 @@ async def _request(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, q
             await writer.drain()
             return await _read(reader)
     except (OSError, EOFError, ValueError, TimeoutError) as error:
-        raise Unavailable(f"a proxy does not tell what it counts: {error}") from None
+        raise Unavailable(f"cannot read the counters of a proxy: {error}") from None
 
 
 async def _read(reader: asyncio.StreamReader) -> _Stats:
@@ -237,7 +237,7 @@ async def _read(reader: asyncio.StreamReader) -> _Stats:
             info[name] = value
         if number % LINES_PER_YIELD == 0:
             await asyncio.sleep(0)
-    raise EOFError("it has ended")
+    raise EOFError("connection closed before the end of the response")
 
 
 def _figures(row: Mapping[str, str]) -> TrafficCounters:

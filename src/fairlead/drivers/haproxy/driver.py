@@ -258,7 +258,11 @@ class HAProxy:
         except DriverError as error:
             if len(waiting) == 1:
                 raise
-            LOG.info("%s: %s; without what others wait for", network.state.folder.name, error)
+            LOG.info(
+                "proxy of %s: %s; retrying without the changes of other load balancers",
+                network.state.folder.name,
+                error,
+            )
             await self._change(network_id, network, {owner: waiting[owner]})
 
     async def _change(
@@ -286,7 +290,7 @@ class HAProxy:
             network.state.excluded.update(left_out)
             self._secrets.prune(network.state)
             await self._supervisor.roll_back(network)
-            raise DriverError(f"the proxy of network {network_id}: {error}") from None
+            raise DriverError(f"proxy of network {network_id}: {error}") from None
         finally:
             network.rows_before = None
         if left_out:
@@ -337,7 +341,7 @@ class HAProxy:
         try:
             await send_commands(kept.folder / CONTROL, (with_payload(kept, each) for each in plan.commands))
         except (CommandFailed, Unavailable) as error:
-            LOG.info("network %s: %s; a new process takes its place", network_id, error)
+            LOG.info("proxy of network %s: %s; starting a new process", network_id, error)
             texts = await self._supervisor.check(network, process, changed.owners)
             network.changed_listeners |= await asyncio.to_thread(_listeners, network, changed)
             wait = network.replacement_backoff.wait(_now())
@@ -367,7 +371,7 @@ class HAProxy:
         try:
             self._secrets.write(kept, await self._secrets.fetch_missing(kept, again=False), {})
         except DriverError as error:
-            LOG.warning("the proxy of %s has not all keys: %s", kept.folder.name, error)
+            LOG.warning("proxy of %s: keys are missing: %s", kept.folder.name, error)
         missing = self._secrets.missing(kept)
         if missing and network.running is not None:
             named = {row.name for row in kept.rows if isinstance(row, Frontend)}
@@ -378,7 +382,7 @@ class HAProxy:
             lost = (before & named).difference(each.name for each in loadable_frontends(process, kept.rows, missing))
             if lost:
                 why = "; ".join(f"{each.reference!r}: {self._secrets.reason(kept, each)}" for each in missing)
-                raise DriverError(f"listener {min(lost)} would be served no more: {why}")
+                raise DriverError(f"listener {min(lost)} would no longer be served, because secrets are missing: {why}")
         return missing
 
     @property
@@ -450,7 +454,7 @@ class HAProxy:
             kept.excluded.update(left_out)
             kept.slots, network.missing, kept.is_applied = slots, missing, settled
             await self._supervisor.roll_back(network)
-            raise DriverError(f"the proxy of {kept.folder.name}: {error}") from None
+            raise DriverError(f"proxy of {kept.folder.name}: {error}") from None
         if left_out:
             self._supervisor.on_failure_changed(list(left_out))
 
@@ -464,7 +468,7 @@ class HAProxy:
             told = (command for secret in renewed for command in renewal_commands(secret))
             await send_commands(kept.folder / CONTROL, (with_payload(kept, each) for each in told))
         except (CommandFailed, Unavailable) as error:
-            LOG.info("%s: %s; a new process takes its place", kept.folder.name, error)
+            LOG.info("proxy of %s: %s; starting a new process", kept.folder.name, error)
             return False
         await kept.save(settled=True)
         return True

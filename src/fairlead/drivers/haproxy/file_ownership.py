@@ -66,7 +66,7 @@ class FileOwnership:
         try:
             return pwd.getpwnam(self.user)
         except KeyError:
-            raise FileNotFoundError(f"there is no user {self.user}, who is to run HAProxy") from None
+            raise FileNotFoundError(f"user {self.user}, configured to run HAProxy, does not exist") from None
 
 
 def _has(path: Path, content: bytes, group: int) -> bool:

@@ -116,7 +116,9 @@ class MetricsServer:
         """Return counters of the network's process that are at most `CACHE_SECONDS` seconds old. Raises Unavailable and
         TooMany."""
         if network.running is None:
-            raise Unavailable("the proxy does not run")  # after a removal of the network, nothing must be stored for it
+            raise Unavailable(
+                "the proxy is not running"
+            )  # after a removal of the network, nothing must be stored for it
         scraped = self._scraped.setdefault(network.state.folder, _Scraped())
         async with scraped.busy:
             if (now := asyncio.get_running_loop().time()) >= scraped.until:
@@ -145,7 +147,7 @@ async def _read(network: ProxyNetwork, meter: AccumulatedMetrics) -> None:
     """Read the current process's counters into `meter`. Raises Unavailable and TooMany."""
     running = network.running
     if running is None:
-        raise Unavailable("the proxy does not run")
+        raise Unavailable("the proxy is not running")
     wanted = frozenset().union(
         *(part for owner in _balancers_with_metrics(network.state) for part in _sections(network.state, owner))
     )
@@ -154,7 +156,7 @@ async def _read(network: ProxyNetwork, meter: AccumulatedMetrics) -> None:
         if process == running.pid:
             meter.record_scrape(str(running), reading)
             return
-    raise Unavailable("the proxy has just been replaced")
+    raise Unavailable("the proxy was replaced during the request")
 
 
 async def _scrape(path: Path, sections: frozenset[str]) -> tuple[int, Scrape]:
@@ -169,13 +171,13 @@ async def _scrape(path: Path, sections: frozenset[str]) -> tuple[int, Scrape]:
             finally:
                 writer.close()
     except (OSError, EOFError, ValueError, TimeoutError) as error:
-        raise Unavailable(f"the proxy does not tell its metrics: {error}") from None
+        raise Unavailable(f"cannot read the metrics of the proxy: {error}") from None
 
 
 async def _heads(reader: asyncio.StreamReader) -> Mapping[bytes, bytes]:
     lines = (await reader.readuntil(b"\r\n\r\n")).split(b"\r\n")
     if b" 200" not in lines[0]:
-        raise EOFError("it refuses")
+        raise EOFError("HTTP status is not 200")
     return {name.lower(): value for name, _, value in (line.partition(b": ") for line in lines[1:])}
 
 

@@ -10,7 +10,7 @@ class HostNamespace:
     """Implementation for a plain host, where processes run in the host's network namespace."""
 
     async def make(self, process: Process) -> Sequence[str]:
-        raise AssertionError(f"a place for {process}")
+        raise AssertionError(f"{process} has a network namespace of its own")
 
     async def remove(self, network_id: str) -> None:
         pass

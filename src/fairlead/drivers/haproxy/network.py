@@ -153,8 +153,8 @@ class ProxyNetwork:
         if total > MAX_PROCESS_PATTERNS:
             named = ", ".join(sorted(owner.id for owner in rows))
             raise DriverError(
-                f"load balancer {named}: with its L7 rules, all rules of the project's HAProxy on this network have "
-                f"{total} values to compare, more than {MAX_PROCESS_PATTERNS}: delete or disable L7 policies or rules"
+                f"load balancer {named}: the L7 rules of the project's HAProxy process on this network have {total}"
+                f" values to compare, the limit is {MAX_PROCESS_PATTERNS}: delete or disable L7 policies or rules"
             )
 
     def wait(self, plan: ChangePlan | None, now: float) -> float:

@@ -211,11 +211,11 @@ async def check(folder: Path, program: Program, configuration: str) -> None:
         async with asyncio.timeout(START_TIMEOUT):
             _, said = await process.communicate()
     except TimeoutError:
-        raise NotStarted(f"HAProxy has not read the configuration after {START_TIMEOUT:.0f} s") from None
+        raise NotStarted(f"HAProxy timed out after {START_TIMEOUT:.0f} s reading the configuration") from None
     finally:
         await kill_child(process)
     if process.returncode != 0:
-        raise NotStarted(f"HAProxy does not take the configuration: {_first_error(said)}")
+        raise NotStarted(f"HAProxy rejected the configuration: {_first_error(said)}")
 
 
 async def start(
@@ -252,10 +252,12 @@ async def _wait_responding(running: RunningProcess, control: Path, said: int) ->
     end = time.monotonic() + START_TIMEOUT
     while await running_pid(control) != running.pid:
         if not running.is_alive:
-            raise NotStarted(f"HAProxy has ended: {_first_error(_read(said))}")
+            raise NotStarted(f"HAProxy exited: {_first_error(_read(said))}")
         if time.monotonic() > end:
             _signal(running, signal.SIGKILL)
-            raise NotStarted(f"HAProxy does not answer after {START_TIMEOUT:.0f} s: {_first_error(_read(said))}")
+            raise NotStarted(
+                f"HAProxy sent no response within {START_TIMEOUT:.0f} s of its start: {_first_error(_read(said))}"
+            )
         await asyncio.sleep(POLL_INTERVAL)
 
 
@@ -358,4 +360,4 @@ def _signal(running: RunningProcess, number: int) -> None:
 
 def _first_error(said: bytes) -> str:
     lines = said.decode(errors="replace").splitlines()
-    return next((line for line in lines if "[ALERT]" in line), lines[-1] if lines else "it says nothing")[:200]
+    return next((line for line in lines if "[ALERT]" in line), lines[-1] if lines else "no error message")[:200]

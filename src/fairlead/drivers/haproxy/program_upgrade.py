@@ -40,7 +40,7 @@ class ProgramUpgrader:
             await asyncio.gather(self.task, return_exceptions=True)
 
     async def _replace(self, outdated: Sequence[ProxyNetwork]) -> None:
-        LOG.info("%s is another program by now; replacing %d proxies", self.supervisor.program.path, len(outdated))
+        LOG.info("%s was upgraded; replacing %d proxies", self.supervisor.program.path, len(outdated))
         for network in outdated:
             await replace_program(self.supervisor, network)
             await asyncio.sleep(REPLACEMENT_INTERVAL)
@@ -70,7 +70,7 @@ async def replace_program(keeper: Supervisor, network: ProxyNetwork) -> None:
             await keeper.write(network, await keeper.check_all(network, process))
             await keeper.replace(network, process, moved=False)
         except (OSError, Unwritable, DriverError) as error:
-            LOG.warning("the proxy of %s goes on with its older program: %s", network.state.folder.name, error)
+            LOG.warning("proxy of %s keeps running its older program: %s", network.state.folder.name, error)
             network.state.is_applied = True  # the old process has loaded all rows
             network.upgrade_retry_at = asyncio.get_running_loop().time() + RETRY_INTERVAL
             await keeper.roll_back(network)

@@ -32,7 +32,7 @@ Fetch: TypeAlias = Callable[[Sequence[SecretRequest]], Awaitable[Sequence[Secret
 
 
 async def fetch_nothing(wanted: Sequence[SecretRequest]) -> Sequence[SecretResponse]:
-    return [SecretResponse(error="nobody brings keys to this node")] * len(wanted)
+    return [SecretResponse(error="no source of keys is configured on this node")] * len(wanted)
 
 
 @dataclass(slots=True)
@@ -52,7 +52,9 @@ class SecretFiles:
         if not wanted:
             return {}
         if not is_in_memory(kept.folder):
-            raise DriverError(f"{kept.folder} is on no tmpfs: keys are not brought there (agent.proxy_directory)")
+            raise DriverError(
+                f"{kept.folder} is not on a tmpfs, so keys are not written there: set agent.proxy_directory to a tmpfs"
+            )
         answers = dict(zip((each.secret for each in wanted), await self.fetch(wanted), strict=True))
         for secret, found in answers.items():
             self._log_rejected(kept, secret, found)
@@ -62,14 +64,14 @@ class SecretFiles:
         """Log a rejected secret once for each reason."""
         key = kept.folder, secret
         if found.error and self._rejected.get(key) != found.error:
-            LOG.warning("the proxy of %s: %r (%s): %s", kept.folder.name, secret.reference, secret.role, found.error)
+            LOG.warning("proxy of %s: secret %r (%s): %s", kept.folder.name, secret.reference, secret.role, found.error)
         if found.error:
             self._rejected[key] = found.error
         else:
             self._rejected.pop(key, None)
 
     def reason(self, kept: StoredState, secret: Secret) -> str:
-        return self._rejected.get((kept.folder, secret), "no server answers")
+        return self._rejected.get((kept.folder, secret), "no response from any server")
 
     def write(self, kept: StoredState, texts: Mapping[Secret, str], before: dict[Secret, str]) -> None:
         """Write the secrets that rows still name. `before` receives the previous contents, for `restore`. Raises

@@ -150,7 +150,7 @@ class Supervisor:
     def exclude(self, network: ProxyNetwork, found: Mapping[Owner, str]) -> None:
         """Stop serving these owners until their rows or secrets change."""
         for owner, why in found.items():
-            LOG.warning("the proxy of %s serves others without %s: %s", network.state.folder.name, owner, why)
+            LOG.warning("proxy of %s excludes %s: %s", network.state.folder.name, owner, why)
         network.state.excluded.update(found)
         self.on_failure_changed(list(found))
 
@@ -359,17 +359,17 @@ class Supervisor:
                 return
             network.running = None
         wait = network.restarts.record_end(_now())
-        LOG.warning("the proxy of %s has ended; starting it again", network.state.folder.name)
+        LOG.warning("proxy of %s exited; restarting it", network.state.folder.name)
         if network.restarts.ends >= CRASH_LOOP_ENDS:
-            self._fail(network, f"HAProxy has ended {network.restarts.ends} times, each soon after the last")
+            self._fail(network, f"HAProxy exited {network.restarts.ends} times in a row, each soon after its start")
         if network.restart is not None:
             network.restart.cancel()
         network.restart = asyncio.ensure_future(self._retry(network, wait))
 
     def _report_liveness(self, network: ProxyNetwork, running: RunningProcess, answers: bool) -> None:
         if network.running is running and network.is_unresponsive is answers:
-            words = "answers again" if answers else "does not answer; its node is led to others"
-            LOG.warning("the proxy of %s %s", network.state.folder.name, words)
+            words = "responds again" if answers else "is unresponsive; packets of this node go to other proxies"
+            LOG.warning("proxy of %s %s", network.state.folder.name, words)
             network.is_unresponsive = not answers
             self.report(network)
 
@@ -384,9 +384,9 @@ class Supervisor:
             return
         network.failure = why
         if why:
-            LOG.warning("the proxy of %s: %s; trying again", network.state.folder.name, why)
+            LOG.warning("proxy of %s: %s; retrying", network.state.folder.name, why)
         else:
-            LOG.warning("the proxy of %s is there again", network.state.folder.name)
+            LOG.warning("proxy of %s is running again", network.state.folder.name)
         self.on_failure_changed(network.balancers)
 
     def note_memory(self, network: ProxyNetwork, refused: int | None) -> None:
@@ -407,12 +407,13 @@ class Supervisor:
             limit = self.program.memory
             self.memory_limit_reached += 1
             network.memory_error = (
-                f"HAProxy has all of its memory, {limit} MB (agent.haproxy_memory_limit): connections are refused"
+                f"HAProxy has reached its memory limit of {limit} MB, so it refuses connections:"
+                " raise agent.haproxy_memory_limit"
             )
-            LOG.warning("the proxy of %s: %s", network.state.folder.name, network.memory_error)
+            LOG.warning("proxy of %s: %s", network.state.folder.name, network.memory_error)
         else:
             network.memory_error = ""
-            LOG.warning("the proxy of %s has enough memory again", network.state.folder.name)
+            LOG.warning("proxy of %s is below its memory limit again", network.state.folder.name)
         self.on_failure_changed(network.balancers)
 
     def files(self, network: ProxyNetwork, process: AnyProcess) -> Mapping[str, str]:

@@ -157,7 +157,7 @@ class Native:
         if found.handle == self._prerequisites.handle():
             return found
         self._is_table_lost = True
-        LOG.warning("somebody has removed our table %s of nftables: it is made anew", self._table)
+        LOG.warning("nftables table %s was removed by another process; restoring it", self._table)
         return self._reread()
 
     def _check_and_restore(self) -> CheckResult:
@@ -207,7 +207,7 @@ class Native:
         found = self._current_state()
         if self._prerequisites is None or (before is not None and found is not before):
             raise DriverError(
-                "somebody had removed our table of nftables: what was to be changed is not there any more"
+                "the nftables table was removed by another process: the change is retried after the table is restored"
             )
         RowWriter(found, diffs).write(self._prerequisites)
 
@@ -241,5 +241,5 @@ class Native:
 
 def _translated(error: OSError) -> DriverError:
     if error.errno == errno.EPERM:
-        return DriverError("the kernel takes rules, routes and addresses of root alone (CAP_NET_ADMIN)")
-    return DriverError(f"the kernel: {os.strerror(error.errno) if error.errno else error}")
+        return DriverError("operation not permitted: rules, routes and addresses need root (CAP_NET_ADMIN)")
+    return DriverError(f"kernel: {os.strerror(error.errno) if error.errno else error}")

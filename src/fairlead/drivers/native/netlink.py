@@ -109,7 +109,7 @@ def retry_interrupted(work: Callable[[], _T]) -> _T:
             return work()
         except Interrupted:
             continue
-    raise Unavailable("somebody keeps changing what is read of the kernel")
+    raise Unavailable("netlink dumps are interrupted by changes of another process")
 
 
 @contextmanager

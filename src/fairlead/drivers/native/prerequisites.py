@@ -28,8 +28,8 @@ class Prerequisites:
         """`link` opens a netlink socket for a protocol (netlink(7)). Raises DriverError for an older kernel."""
         if tuple(int(each) for each in os.uname().release.split("-")[0].split(".")[:2]) < MIN_KERNEL_VERSION:
             raise DriverError(
-                f"Linux {MIN_KERNEL_VERSION[0]}.{MIN_KERNEL_VERSION[1]} is the oldest that will do, and"
-                f" here is {os.uname().release}"
+                f"kernel {os.uname().release} is too old: Linux {MIN_KERNEL_VERSION[0]}.{MIN_KERNEL_VERSION[1]}"
+                " or later is required"
             )
         self.table = table
         self.routing = Routing(link(ROUTE))
@@ -58,7 +58,7 @@ class Prerequisites:
         for name in TUNNELS:
             device = devices.get(name)
             if device is not None and not self._is_managed(device):
-                raise DriverError(f"there is a device {name} that is somebody else's")
+                raise DriverError(f"network device {name} exists and does not belong to Fairlead: rename or delete it")
             if device is not None and device.is_incomplete:
                 self.routing.remove_device(name)
             if device is None or device.is_incomplete:

@@ -77,15 +77,15 @@ class RowWriter:
             if isinstance(row, Service):
                 missing = tunnel_hosts(row) - hosts
                 if missing:
-                    raise MissingReference(f"{owner}: there is no Way {min(missing)}")
+                    raise MissingReference(f"{owner}: no tunnel to host {min(missing)}")
                 if (vip := vip_key(row.vip)) not in self._rows[owner]:
-                    raise MissingReference(f"{owner}: there is no {' '.join(vip)}")
+                    raise MissingReference(f"{owner}: {' '.join(vip)} does not exist")
             elif isinstance(row, Vip | HostTunnel | LocalMemberAddress):
                 had = self._owner_of(row)
                 keeps = had is not None and row.key in self._rows.get(had, {row.key})
                 whose = had if had is not None and keeps else takers.setdefault(row.key, owner)
                 if whose != owner:
-                    raise DriverError(f"{row} is of {whose}")
+                    raise DriverError(f"{row} belongs to {whose}")
 
     def _owner_of(self, row: Vip | HostTunnel | LocalMemberAddress) -> Owner | None:
         match row:
@@ -130,7 +130,9 @@ class RowWriter:
                 ground.flush_queried(family, ending)
         self._commit()
         if refused:
-            raise DriverError(f"this host has {', '.join(map(str, refused))} itself, and not for a load balancer")
+            raise DriverError(
+                f"VIP {', '.join(map(str, refused))} is already an address of this host: remove it from the host"
+            )
 
     def _elements(self, table: str) -> ElementChanges:
         changes, found = ElementChanges(table), self._state

@@ -211,7 +211,7 @@ class Client:
     def lock(self, name: str) -> None:
         """Request a lock, also after each reconnect, until it is granted (RFC 7047 section 4.1.8)."""
         if self._lock not in {None, name}:
-            raise ValueError(f"already asks for the lock {self._lock}")
+            raise ValueError(f"lock {self._lock} is already requested")
         if self._lock is None:
             self._lock = name
             if self._link is not None:

@@ -187,7 +187,7 @@ class JsonRpcConnection(asyncio.Protocol):
     def _tick(self) -> None:
         match self._liveness.tick(self._loop.time()):
             case LivenessVerdict.DEAD:
-                return self.disconnect("silent for too long")
+                return self.disconnect("inactivity probe timed out")
             case LivenessVerdict.PROBE:
                 self._probe()
             case LivenessVerdict.WAIT:

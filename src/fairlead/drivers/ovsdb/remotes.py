@@ -51,7 +51,7 @@ def _parse_remote(text: str) -> Remote:
         return UnixRemote(path=text.removeprefix("unix:"))
     found = _NET.fullmatch(text)
     if found is None or not 0 < int(found[4]) < 65536:
-        raise ValueError(f"not a remote of OVSDB: {text!r}")
+        raise ValueError(f"{text!r} is not an OVSDB remote (tcp:HOST:PORT, ssl:HOST:PORT or unix:PATH)")
     kind = TcpRemote if found[1] == "tcp" else SslRemote
     return kind(host=found[2] or found[3], port=int(found[4]))
 

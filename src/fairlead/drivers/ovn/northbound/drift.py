@@ -33,8 +33,8 @@ class Drift:
     def __str__(self) -> str:
         words = f"{self.table} {shorten(self.name, MAX_NAME_LENGTH)}"
         if self.column == WHOLE_ROW:
-            return f"{words} was {'deleted' if self.before else 'made'}"
-        before, after = (shorten(text, MAX_VALUE_LENGTH) or "nothing" for text in (self.before, self.after))
+            return f"{words} was {'deleted' if self.before else 'created'}"
+        before, after = (shorten(text, MAX_VALUE_LENGTH) or "empty" for text in (self.before, self.after))
         return f"{words}: {self.column} was {before}, is {after}"
 
 

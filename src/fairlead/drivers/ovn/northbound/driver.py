@@ -167,7 +167,7 @@ class OvnDriver:
             return
         self._require_connection()
         if not self.ready:
-            raise Standby("another server has the lock of the OVN Northbound database")
+            raise Standby("another server holds the lock of the OVN Northbound database")
         self._replica.check(owner, diff)
         uuid_of = self._replica.uuids(owner)
         encoder = Encoder(
@@ -297,11 +297,11 @@ def _translated() -> Iterator[None]:
     except TransactionError:
         raise
     except (NotConnected, ConnectionLost) as error:
-        raise Unavailable(f"the OVN Northbound database: {error}") from error
+        raise Unavailable(f"OVN Northbound database: {error}") from error
     except RequestError as error:
-        raise DriverError(f"the OVN Northbound database: {error}") from error
+        raise DriverError(f"OVN Northbound database: {error}") from error
     except TimeoutError as error:
-        raise Unavailable("the OVN Northbound database did not answer in time") from error
+        raise Unavailable("OVN Northbound database: request timed out") from error
 
 
 def _outcome(diff: Diff) -> dict[Key, OvnRow | None]:
@@ -314,7 +314,7 @@ def _translate(error: TransactionError, transaction: Transaction) -> DriverError
     """Convert an error. `timed out` means a failed wait condition. Other errors keep the server's message."""
     match error.error:
         case "not owner":
-            return Standby("another server has the lock of the OVN Northbound database")
+            return Standby("another server holds the lock of the OVN Northbound database")
         case "timed out" | "duplicate uuid" if error.index in transaction.errors:
             return transaction.errors[error.index]()
         case "referential integrity violation":

@@ -41,7 +41,7 @@ def _row_error(words: str, row: Row) -> DriverError:
 
 
 def _missing_reference(row: Row, key: Key) -> DriverError:
-    return MissingReference(f"{row} refers to {' '.join(key)}")
+    return MissingReference(f"{row} refers to {' '.join(key)}, which does not exist")
 
 
 def _packed(operation: Json) -> msgspec.Raw:
@@ -133,7 +133,9 @@ class Encoder:
         columns = self._columns(row)
         marks = self._marks(key, {word: columns.pop(word) for word in EXTERNAL_ID_COLUMNS if word in columns})
         insert = {"op": "insert", "table": key[0], "uuid": self.uuid_of(key), "row": columns | marks}
-        transaction.add(insert, partial(_row_error, "duplicate uuid: there already, or without our mark: {}", row))
+        transaction.add(
+            insert, partial(_row_error, "duplicate uuid: row exists already, or has no ownership mark: {}", row)
+        )
 
     def _place(self, key: Key, row: OvnRow) -> Iterator[Json]:
         if isinstance(row, Element):
@@ -177,8 +179,10 @@ class Encoder:
         named = [["name", "==", displaced.name], ["external_ids", "excludes", self.mark.managed_condition]]
         theirs = ["external_ids", "includes", encode_map({_STOCK_VIP: displaced.vip})]
         transaction.add({"op": "delete", "table": "Load_Balancer", "where": [*named, theirs]})
-        words = f"a Load_Balancer {displaced.name} is there that is not of Octavia's provider ovn with this VIP"
-        transaction.add(_wait("Load_Balancer", named, []), partial(DriverError, f"{words}: {displaced.vip}"))
+        words = (
+            f"Load_Balancer {displaced.name} exists and is not a row of Octavia's ovn provider with VIP {displaced.vip}"
+        )
+        transaction.add(_wait("Load_Balancer", named, []), partial(DriverError, words))
 
     def _marks(self, key: Key, words: Mapping[str, str]) -> dict[str, Json]:
         if key[0] == "Load_Balancer_Group":
@@ -212,7 +216,9 @@ class Encoder:
     def _wait_until_only(self, key: Key, column: str, values: tuple[str, ...]) -> tuple[Json, ErrorFactory]:
         """Wait until only own values are left, because rows of other owners would be deleted with the row."""
         where = [self._is(key), [column, "!=", encode_set(values)]]
-        return _wait(key[0], where, []), partial(MissingReference, f"{' '.join(key)} still has {column} of others")
+        return _wait(key[0], where, []), partial(
+            MissingReference, f"{' '.join(key)} still has {column} of other owners"
+        )
 
     def _change_element(self, row: Element, mutator: str) -> Json:
         shared, holder = place_of(row)

@@ -92,13 +92,13 @@ class Replica:
             place = self._place_of_text(cast(OvnRow, row))
             other, _ = self._placed.get(place, (owner, ())) if place else (owner, ())
             if other != owner:
-                raise DriverError(f"{other} has {row}")
+                raise DriverError(f"{row} belongs to {other}")
         for row in (*diff.creates.values(), *(update.after for update in diff.updates.values())):
             for key in references(cast(OvnRow, row)):
                 if key in diff.deletes:
-                    raise MissingReference(f"{row} refers to {diff.deletes[key]}")
+                    raise MissingReference(f"{row} refers to {diff.deletes[key]}, which the same change deletes")
                 if self._orphans and self._is_orphan(self._mark.uuid(key)):
-                    raise MissingReference(f"{row} refers to {' '.join(key)}, whose marks are not right")
+                    raise MissingReference(f"{row} refers to {' '.join(key)}, which has wrong ownership marks")
         for key in diff.deletes:
             if key[0] in ("Load_Balancer", "Logical_Switch_Port"):
                 self._check_memberships(key, self.uuids(owner)(key), diff)

@@ -104,7 +104,7 @@ class SouthboundReader(Reader):
     def check_connected(self) -> None:
         """Raise Unreachable while disconnected, because the known state may be outdated."""
         if not self.connected:
-            raise Unreachable("the Southbound database is not connected")
+            raise Unreachable("not connected to the OVN Southbound database")
 
     async def close(self) -> None:
         await super().close()

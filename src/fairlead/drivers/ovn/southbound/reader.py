@@ -61,4 +61,4 @@ class Reader(ABC):
             reason = reasons.pop()
             if reason not in self._logged_reasons and len(self._logged_reasons) < MAX_LOGGED_REASONS:
                 self._logged_reasons.add(reason)
-                LOG.warning("%s: rows of %s that cannot be read are left out: %s", self._database, of, reason)
+                LOG.warning("%s: skipping unreadable rows of %s: %s", self._database, of, reason)

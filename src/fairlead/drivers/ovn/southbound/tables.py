@@ -111,9 +111,9 @@ class SouthboundTables:
         """Re-evaluate the liveness of nodes, and yield the endpoints on those that changed."""
         before = self.liveness.dead
         changed = self.liveness.evaluate()
-        for words, some in (("are dead", self.liveness.dead - before), ("live again", before - self.liveness.dead)):
+        for words, some in (("dead", self.liveness.dead - before), ("alive again", before - self.liveness.dead)):
             if some:
-                LOG.warning("OVN Southbound: chassis that %s: %s", words, ", ".join(self.liveness.names(some)))
+                LOG.warning("OVN Southbound: chassis %s: %s", words, ", ".join(self.liveness.names(some)))
         self.bindings.note(changed)
         if changed:
             for port, endpoints in self._of_port.items():

@@ -32,7 +32,7 @@ from fairlead.runtime.subprocesses import kill
 
 COMMAND_TIMEOUT = 30.0
 """Seconds for connecting, for a query, and for ovn-trace, which reads all logical flows first."""
-NO_CHASSIS = "ovn-trace does not know what a chassis has of its own"
+NO_CHASSIS = "ovn-trace does not support decisions per chassis"
 NAME_KEYS = ("neutron:port_name", "fairlead:name")
 """external_ids keys with the display name of a port."""
 
@@ -91,7 +91,7 @@ async def _connected(remotes: tuple[Remote, ...], database: str, tls: Tls | None
         yield client
     except TimeoutError:
         where = ", ".join(map(str, remotes))
-        raise Untraceable(f"{database} does not answer at {where}") from None
+        raise Untraceable(f"cannot connect to {database} at {where}: connection timed out") from None
     finally:
         await client.close()
 
@@ -115,11 +115,11 @@ async def _binding(southbound: Client, northbound: Client, port: str) -> dict[st
         named = ["external_ids", "includes", ["map", [[key, port]]]]
         names |= {row["name"] for row in await _select(northbound, "Logical_Switch_Port", ("name",), named)}
     if len(names) > 1:
-        raise Untraceable(f"several ports are called {port}: {', '.join(sorted(names))}")
+        raise Untraceable(f"port name {port} is ambiguous: {', '.join(sorted(names))}; use an id")
     for name in names:
         for row in await _select(southbound, "Port_Binding", _BINDING, ["logical_port", "==", name]):
             return row
-    raise Untraceable(f"OVN has no port {port}; its name in OVN is the port's id")
+    raise Untraceable(f"port {port} does not exist in OVN; use the port's id")
 
 
 def _sender(binding: Mapping[str, Any], question: TraceRequest) -> Sender:
@@ -132,7 +132,7 @@ def _sender(binding: Mapping[str, Any], question: TraceRequest) -> Sender:
             own = [question.source]
         if ":" in mac and own:
             return Sender(port_id=port, mac=mac, address=own[0])
-    raise Untraceable(f"port {port} has no MAC with an IPv{version} address in OVN; say --source")
+    raise Untraceable(f"port {port} has no MAC with an IPv{version} address in OVN; set --source")
 
 
 async def _check_traceable(southbound: Client, northbound: Client, port: str, destination: IPAddress) -> None:
@@ -142,14 +142,14 @@ async def _check_traceable(southbound: Client, northbound: Client, port: str, de
     """
     for policy in await _select(northbound, "Logical_Router_Policy", ("match",)):
         if f"dst == {destination} && is_chassis_resident(" in policy["match"]:
-            raise Untraceable(f"each chassis has a choice of its own for {destination} (a Local IP); {NO_CHASSIS}")
+            raise Untraceable(f"each chassis chooses separately for {destination} (a Local IP); {NO_CHASSIS}")
     for binding in await _select(southbound, "Port_Binding", ("chassis",), ["logical_port", "==", port]):
         for chassis in decode_uuids(binding["chassis"]):
             nodes = await _select(southbound, "Chassis", ("name",), ["_uuid", "==", encode_uuid(chassis)])
             for name in (node["name"] for node in nodes):
                 rows = await _select(northbound, "Chassis_Template_Var", ("variables",), ["chassis", "==", name])
                 if any(str(destination) in decode_map(row["variables"]).values() for row in rows):
-                    what = f"{name} has a choice of its own for {destination} (members near the client, or a Local IP)"
+                    what = f"{name} chooses separately for {destination} (members near the client, or a Local IP)"
                     raise Untraceable(f"{what}; {NO_CHASSIS}")
 
 
@@ -180,7 +180,7 @@ async def _ovn_trace(settings: TracerSettings, microflow: str) -> str:
         async with asyncio.timeout(COMMAND_TIMEOUT):
             output, complaint = await process.communicate()
     except TimeoutError:
-        raise Untraceable(f"ovn-trace has not answered for {COMMAND_TIMEOUT:.0f} s") from None
+        raise Untraceable(f"ovn-trace timed out after {COMMAND_TIMEOUT:.0f} s") from None
     finally:
         await kill(process)
     if process.returncode != 0:

@@ -98,7 +98,7 @@ def derived_id(*parts: str) -> str:
 
 def _read_id(text: str) -> str:
     if not _IS_UUID.fullmatch(text):
-        raise Malformed(f"'{text}' is not an id")
+        raise Malformed(f"'{text}' is not a UUID")
     return text
 
 
@@ -234,7 +234,7 @@ def port_document(
     if row.type == "router" and router_id is None:
         return None
     if network.writer is Writer.NEUTRON and not _IS_UUID.fullmatch(row.name):
-        raise Malformed("a port whose name is not an id")
+        raise Malformed(f"port name '{row.name}' is not a UUID")
     addresses = _addresses(row, end, network)
     return UnmanagedPort(
         id=row.name if network.writer is Writer.NEUTRON else derived_id(uuid),

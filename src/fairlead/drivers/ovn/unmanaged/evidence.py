@@ -203,7 +203,7 @@ def read_interfaces(texts: Iterable[str]) -> list[tuple[IPAddress, IPNetwork]]:
     """Parse addresses such as `10.0.0.5/24` with their subnets. Raises Malformed."""
     found = [read_interface(text) for text in texts]
     if len(found) > MAX_ADDRESSES_PER_PORT:
-        raise Malformed("more addresses than a port may have")
+        raise Malformed(f"{len(found)} addresses of one port, the limit is {MAX_ADDRESSES_PER_PORT}")
     return found
 
 
@@ -216,7 +216,7 @@ def read_interface(text: str) -> tuple[IPAddress, IPNetwork]:
             raise ValueError
         return parsed, _network(parsed.version, int(parsed) >> bits << bits, int(length))
     except ValueError:
-        raise Malformed(f"'{text}' is not an address with its prefix length") from None
+        raise Malformed(f"'{text}' is not an address with a prefix length, such as 10.0.0.5/24") from None
 
 
 @lru_cache(maxsize=2**14)

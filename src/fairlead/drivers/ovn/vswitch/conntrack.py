@@ -98,7 +98,7 @@ class ConntrackTable:
         tracked = (await self._run("ovs-appctl", "dpctl/ct-get-nconns")).strip()
         if not tracked.isdecimal() or int(tracked) > self._max_connections:
             LOG.warning(
-                "unanswered connections are not flushed: %s are tracked; agent.max_tracked_connections is %d",
+                "not flushing unanswered connections: %s connections are tracked, agent.max_tracked_connections is %d",
                 tracked,
                 self._max_connections,
             )

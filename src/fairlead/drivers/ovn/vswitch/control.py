@@ -28,7 +28,7 @@ class UnixctlConnection:
             path = self._run_dir / f"ovs-vswitchd.{pid}.ctl"
             self._reader, self._writer = await asyncio.open_unix_connection(path)
         except (OSError, ValueError) as error:
-            raise SwitchError(f"ovs-vswitchd cannot be spoken to: {error}") from None
+            raise SwitchError(f"cannot connect to ovs-vswitchd: {error}") from None
         return self
 
     async def __aexit__(
@@ -45,7 +45,7 @@ class UnixctlConnection:
                 await self._writer.drain()
                 answer = await self._read_response()
         except (OSError, TimeoutError) as error:
-            raise SwitchError(f"ovs-vswitchd does not answer {method}: {error}") from None
+            raise SwitchError(f"ovs-vswitchd: {method} failed: {error}") from None
         if answer.get("error") is not None:
             raise SwitchError(f"{' '.join((method, *words))}: {str(answer['error']).strip()}")
         return str(answer.get("result") or "")
@@ -57,11 +57,11 @@ class UnixctlConnection:
             octets = await self._reader.read(2**16)
             text += octets
             if not octets or len(text) > MAX_RESPONSE_BYTES:
-                raise ConnectionResetError("the answer has no end")
+                raise ConnectionResetError("incomplete response")
             try:
                 found = json.loads(text)
             except ValueError:
                 continue
             if not isinstance(found, dict):
-                raise ConnectionResetError("the answer is none")
+                raise ConnectionResetError("response is not a JSON object")
             return found

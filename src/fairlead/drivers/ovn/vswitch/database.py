@@ -39,7 +39,7 @@ class OvsTools:
             async with asyncio.timeout(COMMAND_TIMEOUT):
                 output, complaint = await process.communicate(said.encode())
         except TimeoutError:
-            raise SwitchError(f"{words[0]} has not answered for {COMMAND_TIMEOUT:.0f} s") from None
+            raise SwitchError(f"{words[0]} timed out after {COMMAND_TIMEOUT:.0f} s") from None
         finally:
             await kill(process)
         if process.returncode != 0:
@@ -56,5 +56,5 @@ class OvsTools:
         try:
             pid = int((self._run_dir / "ovs-vswitchd.pid").read_text())
         except (OSError, ValueError) as error:
-            raise SwitchError(f"where the switch runs is not known: {error}") from None
+            raise SwitchError(f"cannot read the process id of ovs-vswitchd: {error}") from None
         return await self.run("nsenter", f"--net=/proc/{pid}/ns/net", *words, said=said)

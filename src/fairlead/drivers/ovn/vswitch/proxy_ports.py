@@ -51,7 +51,7 @@ class ProxyNamespaces:
                 await self._change_device(namespace, name, device, process)
             return "nsenter", f"--net=/run/netns/{namespace}"
         except (SwitchError, OSError, ValueError, KeyError) as error:
-            raise DriverError(f"the proxy's port of network {process.network}: {error}") from None
+            raise DriverError(f"proxy port of network {process.network}: {error}") from None
 
     async def remove(self, network_id: str) -> None:
         """Remove a place. Raises DriverError."""
@@ -61,7 +61,7 @@ class ProxyNamespaces:
             if _exists(namespace):
                 await self._tools.run("ip", "netns", "delete", namespace)
         except SwitchError as error:
-            raise DriverError(f"the proxy's port of network {network_id}: {error}") from None
+            raise DriverError(f"proxy port of network {network_id}: {error}") from None
 
     def _namespace(self, network_id: str) -> str:
         return f"{self._prefix}-{_digest(network_id)}"
