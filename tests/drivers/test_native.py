@@ -206,7 +206,7 @@ async def test_missing_references_and_vips_of_another_owner_are_rejected(host: N
     driver = Native()
     with pytest.raises(MissingReference, match="no tunnel to host 2"):
         await put(driver, FIRST_OWNER, as_rows(Vip(address=FOUR, is_local=False), service()))
-    with pytest.raises(MissingReference, match="Vip .* does not exist"):
+    with pytest.raises(MissingReference, match=r"Vip .* does not exist"):
         await put(driver, FIRST_OWNER, as_rows(service(bytes(256))))
     await put(driver, FIRST_OWNER, as_rows(Vip(address=FOUR, is_local=True), service(bytes(256))))
     with pytest.raises(DriverError, match=str(FIRST_OWNER)):
