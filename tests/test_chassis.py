@@ -112,7 +112,7 @@ def test_enroll_command_writes_the_identity_and_a_token_works_once(
     play(tmp_path, story)
     told = capsys.readouterr()
     assert f"{own}: chassis one, until" in told.out
-    assert "the token is not good" in told.err
+    assert "the token is invalid" in told.err
 
 
 # Plain hosts
@@ -176,15 +176,15 @@ def test_a_plain_host_is_declared_listed_drained_and_removed(url: str, capsys: p
     [
         (("host", "set", "two", "--address", "10.20.0.300"), 1, "'10.20.0.300' is not a valid IP address."),
         (("host", "set", "two", "--prefix", "10.2.0.0/24"), 1, "two needs an address"),
-        (("host", "set", "two", "--address", "10.20.0.21"), 1, "one has address 10.20.0.21"),
-        (("host", "set", "one", "--number", "8"), 1, "one keeps its number 7"),
+        (("host", "set", "two", "--address", "10.20.0.21"), 1, "address 10.20.0.21 is used by host one"),
+        (("host", "set", "one", "--number", "8"), 1, "the number 7 of host one cannot be changed"),
         (("host", "set", "one", "--prefix", "10.1.0.0/33"), 1, "'10.1.0.0/33' is not a valid IP subnet."),
         (("host", "set", "one", "--prefix", "10.1.0.0/24="), 2, "the project is missing"),
         (("host", "set", "one", "--prefix", "10.1.0.0/24", "--no-prefix"), 2, "not allowed with argument"),
         (("host", "set"), 2, "NAME"),
         (("host",), 2, "COMMAND"),
-        (("host", "show", "two"), 1, "two is not declared as a host"),
-        (("host", "remove", "two"), 1, "two is not declared as a host"),
+        (("host", "show", "two"), 1, "host two does not exist"),
+        (("host", "remove", "two"), 1, "host two does not exist"),
         (("drain", "two"), 1, "`fairlead chassis host set`"),
         (("undrain", "two"), 1, "`fairlead chassis host set`"),
     ],

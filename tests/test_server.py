@@ -46,7 +46,7 @@ def test_unix_socket_has_mode_0660_and_a_stale_one_is_replaced(tmp_path: Path):
     with open_socket(f"unix:{path}") as listener:
         listener.listen()
         assert stat.S_IMODE(path.stat().st_mode) == 0o660
-        with pytest.raises(OSError, match=r"cannot listen on unix:.*another server listens there"):
+        with pytest.raises(OSError, match=r"cannot listen on unix:.*another server listens on this socket"):
             open_socket(f"unix:{path}")
 
 
@@ -65,7 +65,10 @@ def test_provider_name_in_use_cannot_be_removed():
     balancers = [replace(whole, id=str(number), provider=name) for number, name in enumerate(("gold", "ovn", "gold"))]
     snapshot = Snapshot(load_balancers=Map({each.id: each for each in balancers}))
     check_provider_names(snapshot, parse_names("ovn=ovn,gold=ovn", "ovn"))
-    with pytest.raises(BadConfiguration, match=r"load balancers are stored with other names: 'gold' \(2\); name these"):
+    with pytest.raises(
+        BadConfiguration,
+        match=r"stored load balancers have provider names that are not configured: 'gold' \(2\); add these",
+    ):
         check_provider_names(snapshot, parse_names("ovn=ovn", "ovn"))
 
 
@@ -187,7 +190,7 @@ def test_proxies_above_the_server_limit_are_logged_at_startup(caplog: pytest.Log
     said = [record.getMessage() for record in caplog.records]
     assert len(said) == MAX_LOGGED + 1
     assert said[0].startswith(f"the HAProxies of project demo at net{MAX_LOGGED + 4} have {MAX_LOGGED + 14} servers")
-    assert said[-1] == "2 more places have HAProxies with more servers than that"
+    assert said[-1] == "2 more groups of HAProxies exceed providers.max_proxy_servers"
     caplog.clear()
     for most in (100, UNLIMITED):
         log_large_proxies(snapshot, most)

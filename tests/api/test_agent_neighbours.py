@@ -200,10 +200,10 @@ def agent(*chassis: str) -> Identity:
     ("who", "chassis", "status", "words"),
     [
         (agent("node1"), "node1", 200, None),
-        (agent("node1"), "node2", 403, "user n speaks for chassis node1, and not for node2"),
-        (agent("node9"), "node9", 404, "OVN has no chassis node9"),
+        (agent("node1"), "node2", 403, "user n represents chassis node1, not node2"),
+        (agent("node9"), "node9", 404, "chassis node9 does not exist in OVN"),
         (ADMIN, "node2", 200, None),
-        (Identity(user="u", project_id="p", roles=frozenset({"member"})), "node1", 403, "this is for agents: the role"),
+        (Identity(user="u", project_id="p", roles=frozenset({"member"})), "node1", 403, "the agents API requires role"),
     ],
 )
 async def test_agent_polls_neighbours_of_its_own_chassis_only(
@@ -222,7 +222,7 @@ async def test_neighbour_poll_returns_503_while_ovn_is_disconnected(scene: Scene
     scene.away = True
     for answer in (await waiting, await scene.ask()):
         assert answer.status_code == 503
-        assert answer.json() == {"error": "OVN cannot be asked: not connected to the OVN Southbound database"}
+        assert answer.json() == {"error": "OVN is unavailable: the Southbound database is not connected"}
 
 
 @pytest.mark.parametrize(

@@ -127,7 +127,7 @@ async def test_statistics_return_501_until_a_node_reports(scene: Scene):
     for path in (f"loadbalancers/{scene.balancer}", f"listeners/{scene.listeners[0]}"):
         status, text = await scene.stats(path)
         assert status == 501
-        words = "Provider 'fairlead' does not support a requested option: statistics (no compute node tells any"
+        words = "Provider 'fairlead' does not support a requested option: statistics (no compute node reports counters"
         assert words in text
     await scene.report_counters("node1")
     assert await scene.stats(f"loadbalancers/{scene.balancer}") == ZEROS
@@ -189,7 +189,7 @@ async def test_agent_resolves_addresses_to_listeners(scene: Scene):
 async def test_listener_lookup_returns_503_while_ovn_is_disconnected(scene: Scene):
     found = await scene.owner_of_port(("datapath:1", "tcp", "10.0.0.10", 80), ("datapath:99", "tcp", "10.0.0.10", 80))
     assert found.status_code == 503
-    assert found.json() == {"error": "OVN cannot be asked: not connected to the OVN Southbound database"}
+    assert found.json() == {"error": "OVN is unavailable: the Southbound database is not connected"}
 
 
 @pytest.mark.parametrize(("roles", "status"), [(["service"], 403), (["admin"], 200), (["member", "reader"], 403)])
@@ -203,7 +203,7 @@ async def test_agent_api_admits_only_administrators_and_agents_with_chassis(
     answer = await scene.agents.put("/chassis/node1", json={"interval": 1, "listeners": {}})
     assert answer.status_code == status
     if roles == ["service"]:
-        assert "user u speaks for no chassis: let its line in the password file end in" in answer.json()["error"]
+        assert "user u has no chassis: end its line in the password file with" in answer.json()["error"]
 
 
 @pytest.mark.parametrize(
@@ -211,11 +211,11 @@ async def test_agent_api_admits_only_administrators_and_agents_with_chassis(
     [
         (agent("node1"), "node1", 200, ""),
         (agent("node1", "node2"), "node2", 200, ""),
-        (agent("node1"), "node2", 403, "user n speaks for chassis node1, and not for node2"),
-        (agent("node9"), "node9", 404, "OVN has no chassis node9"),
-        (agent("away"), "away", 503, "OVN cannot be asked: not connected to the OVN Southbound database"),
+        (agent("node1"), "node2", 403, "user n represents chassis node1, not node2"),
+        (agent("node9"), "node9", 404, "chassis node9 does not exist in OVN"),
+        (agent("away"), "away", 503, "OVN is unavailable: the Southbound database is not connected"),
         (ADMIN, "node2", 200, ""),
-        (ADMIN, "node9", 404, "OVN has no chassis node9"),
+        (ADMIN, "node9", 404, "chassis node9 does not exist in OVN"),
     ],
 )
 async def test_agent_reports_for_its_own_chassis_only(
@@ -262,7 +262,7 @@ async def test_listener_lookup_covers_only_networks_of_the_own_node(scene: Scene
     scene.caller = agent("node1", "node2")
     answer = await scene.owner_of_port(*sightings)
     assert answer.status_code == 400
-    assert answer.json() == {"error": "chassis is missing: which of node1, node2 asks?"}
+    assert answer.json() == {"error": "parameter chassis is required: one of node1, node2"}
     scene.caller = ADMIN
     assert (await scene.owner_of_port(*sightings)).json() == owned
     assert (await scene.owner_of_port(*sightings, chassis="node2")).json() == nobodys

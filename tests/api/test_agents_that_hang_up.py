@@ -93,10 +93,10 @@ async def test_log_of_a_lost_agent_differs_for_nodes_and_plain_hosts(
         it.agents.record_disconnect("one", "first")
         assert await it.is_away(RECONNECT_GRACE + 0.1)
         await it.is_away(60)
-    stays = "its host goes on as it was told last, what was seen of its members holds, and no change reaches it"
+    stays = "its host keeps the last configuration, its members keep their last status, and no change reaches it"
     assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
-        f"the agent of chassis one has hung up: {stays if is_host else 'clients are led to proxies of others'}",
-        f"the agent of chassis one is silent: {stays if is_host else 'others probe what is there'}",
+        f"agent one disconnected: {stays if is_host else 'clients are sent to proxies of other chassis'}",
+        f"agent one is unresponsive: {stays if is_host else 'other agents probe its members'}",
     ]
 
 

@@ -76,16 +76,14 @@ async def get(
         (DataplaneState(connected=False, is_leader=False), 503, "not ready: OVN is not reachable"),
         (DataplaneState(connected=True, is_leader=True, facts_missing_seconds=29.0), 200, "ready"),
         (
-            DataplaneState(
-                connected=True, is_leader=True, facts_missing_seconds=31.0, missing_facts="which ports are plugged in"
-            ),
+            DataplaneState(connected=True, is_leader=True, facts_missing_seconds=31.0, missing_facts="port bindings"),
             503,
-            "not ready: which ports are plugged in: no update for 31 s",
+            "not ready: no port bindings received for 31 s",
         ),
         (
             DataplaneState(connected=True, is_leader=True, facts_missing_seconds=31.0),
             503,
-            "not ready: what health monitors see: no update for 31 s",
+            "not ready: no health monitor results received for 31 s",
         ),
     ],
 )
@@ -130,7 +128,7 @@ FORMATS = {
             IdentityProviderUnavailable(1.5),
             503,
             {"Server", "HTTPServiceUnavailable", "error", ""},
-            "The identity service does not answer",
+            "The identity service does not respond",
         ),
         (NoProjectScope(), 403, {"Client", "PolicyNotAuthorized", "error", ""}, "The token is for no project."),
     ],
@@ -273,7 +271,7 @@ async def test_standby_is_not_ready_while_changes_wait_for_the_leader(tmp_path: 
                 return (await client.get("/readyz")).text
 
     clock = [0.0]
-    assert (await run()) == "not ready: another server is the leader; a change is pending for 31 s\n"
+    assert (await run()) == "not ready: another server is the leader; a change waits for 31 s\n"
 
 
 async def test_reconcile_request_returns_503_while_the_store_is_unavailable(tmp_path: Path):
@@ -295,7 +293,7 @@ async def test_reconcile_request_returns_503_while_the_store_is_unavailable(tmp_
                 answer = await client.post("/operator/resync")
                 return answer.status_code, answer.json()
 
-    assert (await run()) == (503, {"error": "the store cannot be read: the disk is gone"})
+    assert (await run()) == (503, {"error": "the store is unavailable: the disk is gone"})
 
 
 async def test_paced_requests_are_counted_by_front_end(tmp_path: Path):

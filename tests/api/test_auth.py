@@ -64,7 +64,7 @@ def test_password_file_line_assigns_chassis_to_an_agent(tmp_path: Path):
 def test_invalid_chassis_column_of_the_password_file_is_rejected(tmp_path: Path, end: str):
     path = tmp_path / "users"
     path.write_text(f"n1:{HASH}:ops:{end}\n")
-    with pytest.raises(BadPasswordFile, match="users:1: the fifth column names chassis, of a user with the role"):
+    with pytest.raises(BadPasswordFile, match="users:1: the fifth column lists chassis and requires role service"):
         read_password_file(path)
 
 

@@ -151,7 +151,7 @@ def test_lxd_api_deletes_but_does_not_change_octavia_load_balancer(both: BothFro
     one = f"{LBS}/10.0.0.50"
     for method in ("PUT", "PATCH"):
         answer = both.send(method, one, {"description": "mine"})
-        told = "Failed updating load balancer: It was made by another API, and can be changed only there"
+        told = "Failed updating load balancer: It was created through another API and can be changed only there"
         assert (answer.status_code, answer.json()["error"]) == (409, told)
     both.good("DELETE", one)
     assert both.good("GET", f"{BALANCER}/loadbalancers")["loadbalancers"] == []

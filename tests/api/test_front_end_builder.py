@@ -44,7 +44,7 @@ async def ask(raised: Exception, *, roles: frozenset[str] = frozenset({"admin"})
         (StoreUnavailable("the disk is full"), 503, "nothing was written: the disk is full"),
         (RetriesExhausted("others wrote first"), 409, "Nothing was written: others wrote first"),
         (HTTPException(405, "no", {"Allow": "PUT"}), 405, "no"),
-        (ValueError("a secret"), 500, "The server made a mistake"),
+        (ValueError("a secret"), 500, "Internal server error"),
     ],
 )
 async def test_exceptions_leave_in_the_error_format_of_the_front_end(raised: Exception, status: int, words: str):

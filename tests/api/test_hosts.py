@@ -60,43 +60,51 @@ WRONG = {
     "what is no address": ({"addresses": ["10.20.0.300"]}, 400, "addresses: '10.20.0.300' is not a valid IP address."),
     "what is no text": ({"addresses": [7]}, 400, "addresses: '7' is not a valid IP address."),
     "three of them": ({"addresses": ["10.20.0.9"] * 3}, 400, "addresses: Value should have at most 2 items."),
-    "two of IPv4": ({"addresses": ["10.20.0.9", "10.20.0.8"]}, 400, "a host has one IPv4 address at most"),
-    "none": ({"addresses": []}, 400, "two needs an address to which other hosts lead packets"),
+    "two of IPv4": ({"addresses": ["10.20.0.9", "10.20.0.8"]}, 400, "a host has at most one IPv4 address"),
+    "none": ({"addresses": []}, 400, "host two needs an address for packets of other hosts"),
     "not said": ({}, 400, "two needs an address"),
     "no prefix": (NINE | {"prefixes": ["10.1.0.0/24"]}, 400, "prefixes: Value should be an object."),
     "no cidr": (NINE | {"prefixes": [{"project_id": "alice"}]}, 400, "prefixes: cidr is missing."),
     "an address": (NINE | {"prefixes": [{"cidr": "10.9.0.1"}]}, 400, "cidr: '10.9.0.1' is not a valid IP subnet."),
     "nobody's": (NINE | {"prefixes": [{"cidr": "10.9.0.0/24", "project_id": ""}]}, 400, "project_id: Value should be"),
-    "unknown": (NINE | {"draining": True}, 400, "There is no draining; there is number, addresses, prefixes."),
+    "unknown": (
+        NINE | {"draining": True},
+        400,
+        "Unknown attribute draining; known attributes: number, addresses, prefixes.",
+    ),
     "number 0": (NINE | {"number": 0}, 400, "number: Value should be greater or equal to 1"),
     "number 4096": (NINE | {"number": 4096}, 400, "number: Value should be lower or equal to 4095"),
-    "loopback": ({"addresses": ["127.0.0.1"]}, 400, "127.0.0.1 is nothing that packets of other hosts could go to"),
+    "loopback": (
+        {"addresses": ["127.0.0.1"]},
+        400,
+        "127.0.0.1 is not a unicast destination for packets of other hosts",
+    ),
     "twice": (
         NINE | {"prefixes": [{"cidr": "10.9.0.0/16"}, {"cidr": "10.9.1.0/24"}]},
         400,
-        "10.9.1.0/24 has addresses of another prefix of the same host: name each once",
+        "prefix 10.9.1.0/24 overlaps with another prefix of the same host",
     ),
     "too many": (
         NINE | {"prefixes": [{"cidr": f"10.9.{each}.0/24"} for each in range(MAX_PREFIXES + 1)]},
         400,
         f"prefixes: Value should have at most {MAX_PREFIXES} items.",
     ),
-    "another's number": (NINE | {"number": 1}, 409, "one has number 1: name no number, and a free one is taken"),
-    "another's address": ({"addresses": ["fd00:20::21", "10.20.0.9"]}, 409, "one has address fd00:20::21"),
+    "another's number": (NINE | {"number": 1}, 409, "number 1 is used by host one: omit the number to use a free one"),
+    "another's address": ({"addresses": ["fd00:20::21", "10.20.0.9"]}, 409, "address fd00:20::21 is used by host one"),
     "another's prefix": (
         NINE | {"prefixes": [{"cidr": "10.0.0.0/8"}]},
         409,
-        "10.0.0.0/8 has addresses that are behind one by its prefix 10.1.0.0/24",
+        "prefix 10.0.0.0/8 overlaps with prefix 10.1.0.0/24, which host one routes",
     ),
     "behind another": (
         {"addresses": ["10.1.0.9"]},
         409,
-        "10.1.0.9, a host's own address, would be behind one by its prefix 10.1.0.0/24",
+        "host address 10.1.0.9 is in prefix 10.1.0.0/24, which host one routes",
     ),
     "announced": (
         NINE | {"prefixes": [{"cidr": "203.0.113.0/28"}]},
         409,
-        "203.0.113.0/28 is, or has, an address of 203.0.113.0/24, which hosts announce: network ",
+        "203.0.113.0/28 overlaps with 203.0.113.0/24 of announced network ",
     ),
 }
 
@@ -117,12 +125,12 @@ def test_invalid_host_name_and_undeclared_host_are_rejected(caller: Caller):
     refused = put(caller, "a b", **NINE)
     assert (refused.status_code, refused.json()["error"]) == (
         400,
-        "'a b' is no name of a host: that begins with a letter or digit and has letters, digits, dots, - and _, 64 at"
-        " most, as its agent calls itself (agent.host)",
+        "'a b' is not a host name: it must equal agent.host of its agent, begin with a letter or digit, and have at"
+        " most 64 letters, digits, dots, - and _",
     )
     for method, path in (("GET", ""), ("DELETE", ""), ("PUT", "/draining"), ("DELETE", "/draining")):
         answer = caller.send(method, f"/operator/hosts/nobody{path}")
-        told = "nobody is not declared as a host: `fairlead chassis host set` does that"
+        told = "host nobody does not exist: declare it with `fairlead chassis host set`"
         assert (answer.status_code, answer.json()["error"]) == (404, told)
 
 
@@ -143,7 +151,7 @@ def test_tenants_cannot_read_or_change_hosts(caller: Caller, method: str, path: 
     put(caller, "one", **ONE)
     before = hosts(caller)
     refused = as_tenant(caller, method, f"/operator{path}", NINE if method == "PUT" else None)
-    assert (refused.status_code, refused.json()["error"]) == (403, "this is for administrators")
+    assert (refused.status_code, refused.json()["error"]) == (403, "the operator API requires role admin")
     assert hosts(caller) == before
 
 
@@ -158,9 +166,8 @@ def test_member_address_must_be_in_a_host_prefix_of_its_project(caller: Caller):
         refused = balancer(caller, network, "10.1.0.7", elsewhere)
         assert (refused.status_code, message(refused)) == (
             400,
-            f"Validation failure: Hosts announce the VIPs of provider native, and member address {elsewhere} is behind"
-            " none of them where the project may have members: it has to be in a prefix that an operator has declared"
-            " for a host.",
+            f"Validation failure: Member address {elsewhere} is not routed by a host of provider native on which the"
+            " project may have members: it must be in a prefix that an operator declared for a host.",
         )
     assert balancer(caller, network, "10.1.0.7", "fd00:1::7").status_code == 201
 
@@ -172,8 +179,8 @@ def test_member_at_an_address_of_the_host_itself_is_rejected(tmp_path: Path):
     refused = balancer(caller, announced(caller), "10.1.0.7")
     assert (refused.status_code, message(refused)) == (
         400,
-        "Validation failure: Member address 10.1.0.7 is an address of the host itself, to which provider native leads"
-        " nobody but where an operator has said that members run on the host.",
+        "Validation failure: Member address 10.1.0.7 is an address of the host itself, to which provider native sends"
+        " no clients unless an operator declared that members run on the host.",
     )
     caller.close()
 
@@ -191,15 +198,14 @@ def test_host_member_needs_a_routed_monitor_address_and_no_subnet(caller: Caller
     refused = as_tenant(caller, "POST", members, {"member": {**new, "monitor_address": "10.2.0.1"}})
     assert (refused.status_code, message(refused)) == (
         400,
-        "Validation failure: Hosts announce the VIPs of provider native, and member monitor_address 10.2.0.1 is behind"
-        " none of them where the project may have members: it has to be in a prefix that an operator has declared for a"
-        " host.",
+        "Validation failure: Member monitor_address 10.2.0.1 is not routed by a host of provider native on which the"
+        " project may have members: it must be in a prefix that an operator declared for a host.",
     )
     refused = as_tenant(caller, "POST", members, {"member": {**new, "subnet_id": subnet}})
     assert (refused.status_code, message(refused)) == (
         400,
-        "Validation failure: Hosts announce the VIPs of provider native, and lead to members behind them by address"
-        f" alone: leave out subnet_id {subnet}, which is on another network.",
+        f"Validation failure: Hosts of provider native route to members by address only: omit subnet_id {subnet}, which"
+        " is on another network.",
     )
     assert as_tenant(caller, "POST", members, {"member": {**new, "monitor_address": "10.1.0.9"}}).status_code == 201
 
@@ -207,7 +213,7 @@ def test_host_member_needs_a_routed_monitor_address_and_no_subnet(caller: Caller
 def test_host_with_members_cannot_be_removed(caller: Caller):
     put(caller, "one", **ONE, number=1)
     made = balancer(caller, announced(caller), "10.1.0.7", "fd00:1::7").json()["loadbalancer"]
-    told = "members are behind one who may be nowhere else: {}; remove these first"
+    told = "host one routes members that no other host routes: {}; remove these first"
     both = f"10.1.0.7 of load balancer {made['id']}, fd00:1::7 of load balancer {made['id']}"
     refused = caller.send("DELETE", "/operator/hosts/one")
     assert (refused.status_code, refused.json()["error"]) == (409, told.format(both))
@@ -224,7 +230,7 @@ def test_announced_subnet_must_not_overlap_a_host_prefix(caller: Caller):
     made = {"network_id": network, "cidr": "10.1.0.128/25", "ip_version": 4, "project_id": "alice"}
     refused = caller.send("POST", f"{NETWORK}/subnets", json={"subnet": made})
     assert refused.status_code == 400
-    assert "cidr: 10.1.0.128/25 has an address of host one, or of what is behind it" in message(refused)
+    assert "cidr: 10.1.0.128/25 overlaps with an address or prefix of host one" in message(refused)
 
 
 def addresses(made: Any) -> list[str]:
@@ -252,20 +258,20 @@ def test_flow_lookup_returns_member_host_and_slot(caller: Caller):
     nobody = flow(caller, client="198.51.100.9:40000", to=f"{vip}:81")
     assert (nobody.status_code, nobody.json()["error"]) == (
         404,
-        f"no load balancer whose VIPs hosts announce listens for tcp at {vip}:81",
+        f"no load balancer on plain hosts has a listener for tcp at {vip}:81",
     )
 
 
 @pytest.mark.parametrize(
     ("asked", "why"),
     [
-        ({}, "client is ADDRESS:PORT, or [IPv6]:PORT"),
-        ({"client": "10.0.0.9:1", "to": "10.0.0.9"}, "to is ADDRESS:PORT, or [IPv6]:PORT"),
-        ({"client": "fd00::1:80", "to": "10.0.0.9:80"}, "client is ADDRESS:PORT, or [IPv6]:PORT"),
-        ({"client": "[10.0.0.1]:80", "to": "10.0.0.9:80"}, "client is ADDRESS:PORT, or [IPv6]:PORT"),
-        ({"client": "10.0.0.9:0", "to": "10.0.0.9:80"}, "client is ADDRESS:PORT, or [IPv6]:PORT"),
-        ({"client": "[fd00::1]:1", "to": "10.0.0.9:80"}, "client and to have to be of the same IP version"),
-        ({"client": "10.0.0.9:1", "to": "10.0.0.9:80", "protocol": "icmp"}, "protocol is one of tcp, udp, sctp"),
+        ({}, "client must be ADDRESS:PORT or [IPv6]:PORT"),
+        ({"client": "10.0.0.9:1", "to": "10.0.0.9"}, "to must be ADDRESS:PORT or [IPv6]:PORT"),
+        ({"client": "fd00::1:80", "to": "10.0.0.9:80"}, "client must be ADDRESS:PORT or [IPv6]:PORT"),
+        ({"client": "[10.0.0.1]:80", "to": "10.0.0.9:80"}, "client must be ADDRESS:PORT or [IPv6]:PORT"),
+        ({"client": "10.0.0.9:0", "to": "10.0.0.9:80"}, "client must be ADDRESS:PORT or [IPv6]:PORT"),
+        ({"client": "[fd00::1]:1", "to": "10.0.0.9:80"}, "client and to must have the same IP version"),
+        ({"client": "10.0.0.9:1", "to": "10.0.0.9:80", "protocol": "icmp"}, "protocol must be one of: tcp, udp, sctp"),
     ],
 )
 def test_invalid_flow_query_is_rejected_with_the_expected_format(caller: Caller, asked: dict[str, str], why: str):

@@ -56,7 +56,7 @@ class Store:
 
     async def read(self, project_id: str, reference: str, asker: Requester | None) -> Content:
         if project_id != PROJECT or reference not in self.has:
-            raise Unreadable("the project has no such file")
+            raise Unreadable("the project has no file of this name")
         return Content(material=self.has[reference])
 
 
@@ -131,7 +131,7 @@ async def test_certificate_unusable_by_haproxy_is_rejected_unless_in_use(
         assert await place.ask("node", wanted()) == [normalize(Role.CERTIFICATE, odd.encode())]
         keys, snapshot = place.services.keys, place.services.model.snapshot
         said = [each for each in caplog.messages if why in each]
-        assert said == [f"load balancer web: 'web': {why}; it is in use and stays"]
+        assert said == [f"load balancer web: 'web': {why}; it stays in use, but new load balancers cannot use it"]
         assert (keys.outdated_count(snapshot), keys.unreadable_count(snapshot)) == (1, 0)
         with pytest.raises(Refused) as refused:
             await place.write(replace(balancer(), id="another"))
@@ -164,7 +164,7 @@ async def test_crl_that_rejects_every_certificate_is_refused(tmp_path: Path, of:
         place.store.has |= {"good": CA.revoke().encode(), "others": Authority("others").revoke().encode()}
         with pytest.raises(Refused) as refused:
             await place.write(with_lists(of, "others"))
-        why = "there is no valid list of revoked certificates by CN=authority, so every certificate is rejected"
+        why = "CN=authority has no valid certificate revocation list, so every certificate is rejected"
         assert isinstance(refused.value.why, SecretUnavailable)
         told = error_of(refused.value.why)
         assert (told.status, told.message) == (400, f"Could not retrieve certificate: ['others']: {why}; add that list")
@@ -190,7 +190,16 @@ async def test_crl_in_use_that_rejects_every_certificate_stays_and_is_counted(
         for _ in range(2):
             assert await place.ask("node", asked) == [other.decode()]
         assert keys.outdated_count(snapshot) == 1
-        assert len([each for each in caplog.messages if "'lists': there is no valid list" in each]) == 1
+        assert (
+            len(
+                [
+                    each
+                    for each in caplog.messages
+                    if "'lists': CN=authority has no valid certificate revocation list" in each
+                ]
+            )
+            == 1
+        )
         place.store.has["lists"] = good
         assert await place.ask("node", asked) == [good.decode()]
         assert keys.outdated_count(snapshot) == 0
@@ -241,7 +250,7 @@ async def test_unresponsive_key_store_does_not_change_the_weak_crl_count(
 
         async def without_authorities(project_id: str, reference: str, asker: Requester | None) -> Content:
             if reference == "ca":
-                raise KeyStoreUnresponsive("the key-store does not answer")
+                raise KeyStoreUnresponsive("the key store does not respond")
             return await read(project_id, reference, asker)
 
         async def weak_while_silent() -> int:
@@ -344,10 +353,10 @@ async def test_nodes_receive_only_secrets_that_their_proxies_need(tmp_path: Path
         both = [wanted(), wanted("ca", Role.AUTHORITY)]
         assert [WEB.certificate_and_key, CA.pem] == await place.ask("node", *both)
         assert ["", CA.pem] == await place.ask("node", wanted(digest=digest_of(WEB.certificate_and_key)), both[1])
-        refused = ["chassis other runs no proxy that needs it"] * 2
+        refused = ["chassis other runs no proxy that uses this key"] * 2
         assert refused == await place.ask("other", *both)
         not_needed = [wanted("ca"), wanted("web", Role.AUTHORITY), wanted("secret"), wanted(of="another")]
-        assert ["chassis node runs no proxy that needs it"] * 4 == await place.ask("node", *not_needed)
+        assert ["chassis node runs no proxy that uses this key"] * 4 == await place.ask("node", *not_needed)
         assert 0 == place.services.keys.unreadable_count(
             place.services.model.snapshot
         )  # a refusal does not count as unreadable
@@ -437,7 +446,7 @@ async def test_unresponsive_key_store_is_read_once_per_change():
     assert loop.time() == pytest.approx(0.02)
     assert isinstance(refused.value.why, SecretUnavailable)
     assert refused.value.why.references == ("one", "two", "three", "ca")
-    assert set(refused.value.why.why) == {"the key-store does not answer"}
+    assert set(refused.value.why.why) == {"the key store does not respond"}
     assert store.asked == ["one", "one"]
 
 
@@ -506,6 +515,6 @@ async def test_key_store_timeout_covers_all_references_of_a_change():
     with pytest.raises(Refused) as refused:
         await check(Keys(store, patience=0.1), document)
     assert isinstance(refused.value.why, SecretUnavailable)
-    assert set(refused.value.why.why) == {"the key-store does not answer"}
+    assert set(refused.value.why.why) == {"the key store does not respond"}
     assert store.asked == 3
     assert asyncio.get_running_loop().time() == pytest.approx(0.1)

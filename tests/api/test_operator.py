@@ -80,11 +80,14 @@ api vip=10.0.0.20 on=net1 tcp:80=a/10.0.0.11:80 udp:53=a/10.0.0.11:53 tcp:81=a/1
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("web2", "no owner is called 'web2', but member 10.0.0.11:80 'web2' of pool 'web' of loadbalancer/web 'shop'"),
+        (
+            "web2",
+            "'web2' has no rows of its own: it is member 10.0.0.11:80 'web2' of pool 'web' of loadbalancer/web 'shop'",
+        ),
         ("web-b", "but member [fd00::12]:80 of pool 'web' of loadbalancer/web 'shop'; show the load balancer"),
         ("twin", " and 3 more; show the load balancer"),
         ("front", "but listener 'front' of loadbalancer/web 'shop'"),
-        ("none", "nothing is called 'none'; an owner is kind/id, an id or a name"),
+        ("none", "'none' does not exist: specify kind/id, an id or a name"),
     ],
 )
 def test_lookup_of_a_part_name_returns_404_with_its_load_balancer(text: str, words: str):

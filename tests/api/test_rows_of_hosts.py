@@ -70,7 +70,7 @@ def test_all_rows_of_a_host_are_listed_by_their_owners(caller: Caller, monkeypat
     refused = caller.send("GET", "/operator/chassis/one/rows")
     assert (refused.status_code, refused.json()["error"]) == (
         409,
-        "one has more than 2 rows: ask for those of one owner",
+        "host one has more than 2 rows: request those of one owner",
     )
 
 
@@ -80,7 +80,7 @@ def test_rows_of_an_undeclared_host_return_404(caller: Caller, path: str):
     refused = caller.send("GET", f"/operator{path}")
     assert (refused.status_code, refused.json()["error"]) == (
         404,
-        "there is no plain host nine; `fairlead chassis host list` names them",
+        "host nine does not exist; list hosts with `fairlead chassis host list`",
     )
 
 

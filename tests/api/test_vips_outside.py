@@ -56,7 +56,7 @@ def test_a_vip_on_an_external_network_needs_a_router_with_its_gateway_there(call
     """A VIP on an external network needs a router with a gateway there, and blocks the gateway's removal."""
     public, outside = make_network(caller, "203.0.113.0/24", **{"router:external": True})
     refused = make_balancer(caller, outside)
-    told = f"has its gateway on external network {public}: nobody would answer for a VIP there."
+    told = f"has its gateway on external network {public}: a VIP there would be unreachable."
     assert refused.status_code == 400
     assert refused.json()["faultstring"] == f"Validation failure: No router of project default {told}"
     assert caller.send("GET", f"{NETWORK}/ports").json()["ports"] == []

@@ -120,12 +120,12 @@ def test_additional_vips_use_further_addresses_of_an_unmanaged_port():
 def test_ipv4_monitor_on_an_unmanaged_network_needs_an_external_service():
     watched = pool("app", member("a", 11), health_monitor=MONITOR)
     machine = replace(PORT, id="vm", fixed_ips=(fixed("four", "10.0.0.11"),))
-    with pytest.raises(Unsupported, match="health monitors of IPv4 members on network net, which is neutron's"):
+    with pytest.raises(Unsupported, match="health monitors of IPv4 members on network net, which Neutron manages"):
         run_to_completion(balanced(cloud(PORT, machine), pools=(watched,)))
     changes = run_to_completion(balanced(cloud(PORT, machine), pools=(watched,), kept=ExternalService(made_port=True)))
     assert [put.id for put in changes.puts] == ["lb"], "no port is made here"
     nobodys = {owner_of(each): each for each in (replace(NETWORK, project_id=""), PORT, machine)}
-    with pytest.raises(Unsupported, match="network net, of which the Northbound database does not say whose it is"):
+    with pytest.raises(Unsupported, match="network net, which has no project in the Northbound database"):
         run_to_completion(
             balanced(with_facts(Snapshot(), UNMANAGED, nobodys), pools=(watched,), kept=ExternalService(made_port=True))
         )

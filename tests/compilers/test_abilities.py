@@ -199,7 +199,7 @@ def test_cases_use_the_octavia_names_of_features():
         assert describe_feature(Feature(attribute, "X")) == feature_name(Feature(attribute, "X"))
 
 
-ADVICE = " (agents of nodes do more: health.prober = 'agents' in the configuration)"
+ADVICE = " (set health.prober = 'agents' to enable the features of agents)"
 
 
 @pytest.mark.parametrize(("provider", "advice"), [("fairlead", ADVICE), ("ovn", "")])

@@ -33,7 +33,7 @@ def test_dropped_prefixes_beside_unmanaged_rules_are_bounded():
     few = compiled(model.format(vip="10.0.0.10", allow=prefixes))
     assert max(text.count("/") for text in few) <= MAX_DROPPED_PREFIXES
     many = "+".join(f"{number:x}::1/128" for number in range(0x2001, 0x2001 + 100))
-    with pytest.raises(Unsupported, match="allowed_cidrs on networks of others that leave more than 4096 prefixes"):
+    with pytest.raises(Unsupported, match="allowed_cidrs on unmanaged networks with more than 4096 prefixes"):
         compiled(model.format(vip="fd00::10", allow=many))
 
 

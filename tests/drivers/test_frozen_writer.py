@@ -118,5 +118,5 @@ def test_frozen_leader_is_replaced_and_writes_nothing_when_resumed(server: Datab
         assert holder.client.get(f"{LBS}/{made}").status_code == 200
         holder.wait_for(made, "ACTIVE")
         wait_until(holder.is_idle)
-        assert "taking its place" not in holder.log.read_text()
+        assert "taking its lock" not in holder.log.read_text()
         assert other.client.get("/readyz").text == "ready\n"

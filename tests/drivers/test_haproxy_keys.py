@@ -53,7 +53,7 @@ class SecretSource:
         return (
             SecretResponse(pem=issued.certificate_and_key)
             if issued
-            else SecretResponse(error="the project has no such file")
+            else SecretResponse(error="the project has no file of this name")
         )
 
 

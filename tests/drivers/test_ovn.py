@@ -877,8 +877,10 @@ async def test_contended_row_is_restored_with_growing_delays_and_reported(
         await eventually(lambda: reconciler.applied(NET).error is None)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-    assert "somebody else changed rows of network/net1: Logical_Switch net1: name was net1, is evil?" in caplog.messages
-    assert any("keeps changing its rows: put right 3 times, next in 0.1 s" in line for line in caplog.messages)
+    assert (
+        "another program changed rows of network/net1: Logical_Switch net1: name was net1, is evil?" in caplog.messages
+    )
+    assert any("keeps changing its rows: repaired 3 times, next repair in 0.1 s" in line for line in caplog.messages)
 
 
 async def test_drift_during_downtime_is_repaired_by_a_resync(server: OvsdbServer) -> None:

@@ -95,19 +95,19 @@ ACCEPTED: Mapping[str, Callable[[Path], str]] = {
 REJECTED: Mapping[str, tuple[Callable[[Path], str], str]] = {
     "RSA-PSS": (
         _of_key("genpkey -algorithm rsa-pss -pkeyopt rsa_keygen_bits:2048"),
-        "the certificate has an RSA-PSS key, which HAProxy does not load; an RSA key (rsaEncryption) is served",
+        "the certificate has an RSA-PSS key, which HAProxy does not load; use an RSA key (rsaEncryption)",
     ),
     "secp256k1": (
         _of_key(f"{CURVE}secp256k1"),
-        "the key is of curve secp256k1, which no client offers by default; secp256r1 is served",
+        "the key is of curve secp256k1, which no client offers by default; use secp256r1",
     ),
     "SHA-1 by an older key of the same name": (
         _rolled_over_with_sha1,
-        "a certificate is signed with sha1 by another key; sha256 is served",
+        "a certificate is signed with sha1 by another key; use sha256",
     ),
     "an intermediate of DSA with 1024 bits": (
         _intermediate_of_dsa(1024),
-        "a certificate has a DSA key of 1024 bits, and 2048 at least are served",
+        "a certificate has a DSA key of 1024 bits; the minimum is 2048",
     ),
 }
 """Certificates that are rejected, with the reason."""

@@ -21,7 +21,7 @@ from harness.waiting import DEADLINE, wait_equal, wait_until
 pytestmark = pytest.mark.client
 
 BELOW_DEFAULT = 40  # seconds; less than the default of token_cache_seconds, so the option has an effect
-UNAVAILABLE = "callers whose tokens are not remembered get 503"
+UNAVAILABLE = "requests with tokens that are not cached get 503"
 LBS, NETWORKS = "/load-balancer/v2.0/lbaas/loadbalancers", "/network/v2.0/networks"
 POOLS = "/load-balancer/v2.0/lbaas/pools"
 OPENSTACK, OURS = (Path(sys.executable).with_name(name) for name in ("openstack", "fairlead"))
@@ -259,14 +259,17 @@ def test_known_tokens_stay_valid_and_others_get_503_while_keystone_is_down(place
     cloud.start()
     wait_equal(lambda: place.call(new, "GET", LBS).status_code, 200)
     assert place.log().count(UNAVAILABLE) <= 3  # once for each reason
-    assert place.log().count("answers again") == 1
+    assert place.log().count("responds again") == 1
 
 
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ({"KEYSTONE_USER": "alice"}, "it refuses user 'alice' of project 'service'"),
-        ({"KEYSTONE_URL": "{url}/nothing"}, "answers 404 to a log-in: keystone.url is not that of the Identity API v3"),
+        ({"KEYSTONE_USER": "alice"}, "it rejects user 'alice' of project 'service'"),
+        (
+            {"KEYSTONE_URL": "{url}/nothing"},
+            "returned status 404 to a login: keystone.url must be the URL of the Identity API v3",
+        ),
     ],
 )
 def test_server_does_not_start_with_unusable_keystone_options(

@@ -65,7 +65,7 @@ async def test_error_does_not_reveal_files_of_other_projects(folder: Path):
         with pytest.raises(Unreadable) as refused:
             await read(folder, reference)
         said.append(str(refused.value))
-    assert ["the project has no such file"] * 2 == said
+    assert ["the project has no file of this name"] * 2 == said
 
 
 async def test_insecure_oversized_or_special_file_is_rejected(folder: Path):

@@ -89,9 +89,11 @@ def test_revocation_lists_that_admit_any_certificate_are_accepted(name: str) -> 
 
 @pytest.mark.parametrize("name", LOCKED_OUT)
 def test_revocation_lists_that_block_all_certificates_name_the_remedy(name: str) -> None:
-    words = "there is no valid list of revoked certificates by CN=root, so every certificate is rejected; add that list"
+    words = "CN=root has no valid certificate revocation list, so every certificate is rejected; add that list"
     if name == "no root":
-        words = "none of the authorities signs itself, so no certificate is accepted; add the root and its list"
+        words = (
+            "no CA certificate is self-signed, so every certificate is rejected; add the root and its revocation list"
+        )
     assert said(*LOCKED_OUT[name]) == words
 
 

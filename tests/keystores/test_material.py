@@ -86,7 +86,7 @@ def _with_wrong_exponent() -> str:
         (lambda: WEB.pem + _plain(rsa.generate_private_key(65537, 1024)), "1024 bits"),
         (lambda: WEB.pem + _plain(dsa.generate_private_key(1024)), "nobody serves"),
         (lambda: WEB.pem + _with_wrong_exponent(), "cannot be read"),
-        (lambda: key_pem(WEB.key) + _of_version_5(WEB.pem), "no certificate in PEM that can be read"),
+        (lambda: key_pem(WEB.key) + _of_version_5(WEB.pem), "no valid certificate in PEM"),
         (lambda: CA.issue("web.example", key=ec.generate_private_key(ec.SECP192R1())).certificate_and_key, "192 bits"),
         (
             lambda: WEB.certificate_and_key + CA.issue("small", key=rsa.generate_private_key(65537, 1024)).pem,

@@ -56,4 +56,4 @@ def test_an_expired_list_of_revoked_certificates_is_refused() -> None:
     pem = normalize(Role.REVOCATIONS, authority.revoke(authority.issue("client")).encode())
     end = NOW + timedelta(days=2)
     assert weakness_of(Role.REVOCATIONS, pem, NOW) == ""
-    assert weakness_of(Role.REVOCATIONS, pem, end).startswith("a list of revoked certificates has expired on ")
+    assert weakness_of(Role.REVOCATIONS, pem, end).startswith("a certificate revocation list expired on ")

@@ -167,7 +167,7 @@ def test_networks_of_all_projects_are_listed_and_volatile_keys_are_read_only(tow
     for version in (4, 6):
         key = f"volatile.network.ipv{version}.address"
         refused = town.incus.run_error("network", "unset", "net1", key)
-        assert refused == f'Invalid value for network "net1" option "{key}": It is chosen by the server'
+        assert refused == f'Invalid value for network "net1" option "{key}": The value is set by the server'
     for filtered in ("((((", "name eq", "name eq ((((", "name eq )"):
         assert "Invalid filter" in town.incus.run_error("query", f"/1.0/networks?filter={quote(filtered)}")
     town.incus.run_ok("network", "delete", "net9", "--project", "shop")

@@ -224,7 +224,7 @@ WORDS = (
     r"400 .* VIP address 203\.0\.113\.140 is not a valid IP for subnet",
     r"409 The VIP IP address is already in use: 203\.0\.113\.140",
     r"403 .*create_port:fixed_ips:ip_address.* is disallowed by policy",
-    r"400 .* member address 10\.102\.0\.31 is behind none of them where the project may have members",
+    r"400 .* Member address 10\.102\.0\.31 is not routed by a host of provider",
     r"403 .*create_network:provider:network_type.* is disallowed by policy",
     r"400 .* overlaps with a subnet of announced network",
 )

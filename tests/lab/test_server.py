@@ -296,7 +296,7 @@ def test_show_and_plan_commands_report_the_state(own_lab: Lab, tmp_path: Path):
         code, said = server.fairlead("show", identity)
         assert (code, "ACTIVE" in said, "Logical_Router_Port" in said) == (0, True, True)
         code, said = server.fairlead("show", "nothing")
-        assert (code, "nothing is called 'nothing'" in said) == (1, True)
+        assert (code, "'nothing' does not exist" in said) == (1, True)
         shown = json.loads(server.fairlead("show", f"loadbalancer/{identity}", "--json")[1])
         assert shown["desired"] == shown["actual"]
         assert (shown["name"], shown["down"]) == ("shown", {})
@@ -355,7 +355,7 @@ def test_agent_needs_the_service_role_with_password_authentication(own_lab: Lab,
             }
             log = tmp_path / user
             agent = processes.launch("agent", environment, log)
-            said[user] = "" if nodes else "this is for agents"
+            said[user] = "" if nodes else "the agents API requires role"
             wait_until(lambda log=log, words=said[user]: words in log.read_text())
             wait_until(lambda told=f"fairlead_counting_agents {nodes}.0": told in server.client.get("/metrics").text)
             agent.terminate()

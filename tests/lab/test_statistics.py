@@ -85,7 +85,7 @@ def ask(site: LabSite, client: str, to: str, protocol: Protocol = Protocol.TCP, 
 def test_statistics_without_an_agent_return_501(bare: LabSite):
     with bare.balancer("ochre-v4", ["o1"]) as balancer:
         for find in (figures, listener_figures):
-            with pytest.raises(HttpException, match="no compute node tells any") as refused:
+            with pytest.raises(HttpException, match="no compute node reports counters") as refused:
                 find(bare, balancer.id if find is figures else balancer.listener)
             assert refused.value.status_code == 501
 

@@ -81,7 +81,7 @@ def test_ca_file_without_a_certificate_is_an_error(tmp_path: Path):
     nothing = tmp_path / "ca"
     nothing.write_text("no certificate")
     asked = configured(tmp_path, url="https://127.0.0.1:5000", ca=str(nothing))
-    with pytest.raises(BadConfiguration, match=r"keystone\.ca: .*there is no certificate in it"):
+    with pytest.raises(BadConfiguration, match=r"keystone\.ca: .*the file contains no certificate"):
         make_authentication(asked)
 
 
@@ -100,7 +100,7 @@ async def test_server_does_not_start_when_keystone_rejects_its_user(
 async def test_server_starts_while_keystone_is_unreachable(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     away = configured(tmp_path, 1)
     await check_authentication(make_authentication(away), away)
-    assert "callers with tokens get 503 until it answers" in caplog.text
+    assert "requests with tokens get 503 until Keystone responds" in caplog.text
 
 
 async def test_server_does_not_start_when_keystone_is_untrusted(tmp_path: Path):

@@ -59,7 +59,7 @@ def test_probe_result_for_a_member_of_another_node_is_rejected(tmp_path: Path):
     async def story(stage: NodesDeployment, connection: Connection) -> None:
         told = await connection.request("POST", "/agent/chassis/one/report", report(THEIRS))
         ((endpoint, why),) = told["refused"]
-        assert (endpoint[:4], why) == (THEIRS[0][:4], "it is not for this chassis to probe")
+        assert (endpoint[:4], why) == (THEIRS[0][:4], "this chassis does not probe this endpoint")
         assert not stage.snapshot.sightings
         assert not stage.snapshot.down
 

@@ -206,7 +206,7 @@ def test_invalid_lxd_certificate_files_are_an_error(tmp_path: Path):
     nothing = tmp_path / "x.pem"
     nothing.write_text("x")
     options = LxdOptions(listen="127.0.0.1:1", certificate=str(nothing), key=str(nothing))
-    with pytest.raises(OSError, match="are not a certificate and its key"):
+    with pytest.raises(OSError, match="the files must contain a certificate and its private key"):
         LxdServer(Configuration(lxd=options))
 
 
@@ -237,7 +237,7 @@ def test_certificate_reload_keeps_the_old_one_on_error(tmp_path: Path):
 
     assert shown() == fingerprint
     used.write_text("x")
-    with pytest.raises(OSError, match="are not a certificate and its key"):
+    with pytest.raises(OSError, match="the files must contain a certificate and its private key"):
         server.read_again()
     assert shown() == fingerprint
     used.write_bytes(second.read_bytes())

@@ -40,7 +40,7 @@ def test_sighup_applies_the_new_etcd_password(tmp_path: Path):
             made = {"network": {"name": "after"}}
             wait_equal(lambda: server.client.post(NETWORKS, json=made).status_code, 503)
             server.process.send_signal(signal.SIGHUP)  # too early
-            wait_until(lambda: "what was read before goes on" in server.log.read_text())
+            wait_until(lambda: "the previous passwords and certificates stay in use" in server.log.read_text())
             password.write_text("s3cret-of-new")
             server.process.send_signal(signal.SIGHUP)
             wait_equal(lambda: server.client.post(NETWORKS, json=made).status_code, 201)

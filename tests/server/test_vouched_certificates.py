@@ -104,7 +104,7 @@ def refusal(server: ApiClient) -> str:
 
 
 def test_client_certificate_authenticates_its_user(url: str, authority: Authority):
-    for name, said in (("octavia", ""), ("member", "403: this is for plug-ins"), ("stranger", "401:")):
+    for name, said in (("octavia", ""), ("member", "403: the plug-in API requires role"), ("stranger", "401:")):
         told = refusal(ApiClient(url=url, ca=str(authority.file), certificate=authority.sign(name)))
         assert told.startswith(said), told
         assert bool(told) == bool(said)

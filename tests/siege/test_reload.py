@@ -86,7 +86,7 @@ def test_sighup_rereads_certificates_and_keeps_the_old_one_on_error(tmp_path: Pa
         first = shown(server)
         (tmp_path / "certificate").write_text("no certificate")
         server.process.send_signal(signal.SIGHUP)
-        words = "what was read before goes on"
+        words = "the previous passwords and certificates stay in use"
         wait_until(server.log.read_text, words, is_enough=lambda log: words in log)
         assert shown(server) == first
         certificate(tmp_path, "two")

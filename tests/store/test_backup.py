@@ -216,7 +216,7 @@ async def test_store_commands_copy_verify_and_reopen(url: str, other: str, tmp_p
     await run("verify", url, other)
     await run_with_store(other, write_something)
     await run("verify", url, other, code=3)
-    assert "claim/x: only in the second" in capsys.readouterr().out
+    assert "claim/x: missing in the first store" in capsys.readouterr().out
     await run("copy", url, other, code=1)
     assert "copy it from there" in capsys.readouterr().err
     await run("reopen", url, code=1)

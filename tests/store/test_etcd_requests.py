@@ -32,7 +32,7 @@ def test_nested_transaction_keeps_order_and_the_etcd_operation_limit(beside: int
     keys = [b"%d" % each for each in range(number)]
     operations = [put(key, b"") for key in keys]
     if not has_room(beside, number):
-        with pytest.raises(TooLarge, match="make it in several"):
+        with pytest.raises(TooLarge, match="split it"):
             nest(operations, beside)
         return
     done = nest(operations, beside)

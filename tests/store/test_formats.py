@@ -73,7 +73,7 @@ def network(**more: object) -> bytes:
 
 
 def test_newer_document_is_rejected_by_name():
-    with pytest.raises(NewerDocument, match=r"^network/net1: a newer version .*: its format is 2, .* up to 1$"):
+    with pytest.raises(NewerDocument, match=r"^network/net1: written by a newer version .*: format 2, .* up to 1$"):
         decode(NET, network(format=2))
 
 

@@ -129,7 +129,7 @@ async def test_rejected_copy_leaves_both_stores_unchanged(urls: Urls):
     await run_with_store(other, populate)
     for source, target, words in (
         (one, other, "is not empty.*--replace"),
-        (one, one, "is one store"),
+        (one, one, "are the same store"),
         (empty, one, "is empty"),
         (f"{one}.db", other, "no such file"),
         (other, other.replace("127.0.0.1", "localhost"), "is not empty"),
@@ -211,7 +211,7 @@ async def test_wrong_copy_is_detected_and_stays_sealed(ends: tuple[str, str], mo
     monkeypatch.setattr(other, "put", spoil)
     with pytest.raises(CopyDiffers) as found:
         await copy(one, other, move(source, target), lambda *_: None)
-    assert [each.what for each in found.value.compared.first] == ["another text", "only in the first"]
+    assert [each.what for each in found.value.compared.first] == ["different content", "missing in the second store"]
     with pytest.raises(StoreFenced):
         await open_store(target)
     await one.close()

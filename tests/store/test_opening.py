@@ -28,12 +28,12 @@ async def test_a_url_opens_its_store(tmp_path: Path):
         ("mysql://fairlead:secret@host/x", r"'mysql://\.\.\.@host/x' begins with none of sqlite://"),
         ("sqlite://fairlead.db", "sqlite:///var/lib/fairlead/fairlead.db"),
         ("sqlite:///var/lib/", "names no file"),
-        ("etcd://127.0.0.1:2379", "prefix of this deployment's keys is missing"),
+        ("etcd://127.0.0.1:2379", "key prefix of this deployment is missing"),
         ("etcd://127.0.0.1:2379/a//b", "prefix"),
-        ("etcd://127.0.0.1/fairlead", "no HOST:PORT; give it as in etcd://192.0.2.1:2379,"),
+        ("etcd://127.0.0.1/fairlead", "not HOST:PORT; example: etcd://192.0.2.1:2379,"),
         ("etcd://::1:2379/fairlead", "needs brackets"),
         ("etcd://h1:2379,h1:2379/fairlead", "a member twice"),
-        ("etcd://fl:secret@h1:2379/fairlead", "store.user and store.password_file do"),
+        ("etcd://fl:secret@h1:2379/fairlead", "set store.user and store.password_file"),
     ],
 )
 def test_invalid_store_url_is_rejected_with_the_remedy(url: str, words: str):
@@ -45,8 +45,8 @@ def test_invalid_store_url_is_rejected_with_the_remedy(url: str, words: str):
 @pytest.mark.parametrize(
     ("access", "words"),
     [
-        (Access(ca="ca", certificate="c"), "store.certificate and store.key go together"),
-        (Access(ca="ca", user="fl"), "store.user and store.password_file go together"),
+        (Access(ca="ca", certificate="c"), "store.certificate and store.key must be set together"),
+        (Access(ca="ca", user="fl"), "store.user and store.password_file must be set together"),
         (Access(user="fl", password_file="p"), "need TLS"),
         (Access(certificate="c", key="k"), "need TLS"),
     ],
@@ -56,7 +56,7 @@ def test_store_access_options_are_complete_and_for_etcd_only(access: Access, wor
     check_url(url, Access(ca="ca", certificate="c", key="k"))
     with pytest.raises(ValueError, match=words):
         check_url(url, access)
-    with pytest.raises(ValueError, match="it is a file"):
+    with pytest.raises(ValueError, match="are for etcd, not for a file"):
         check_url("sqlite:///var/lib/fairlead.db", access)
 
 

@@ -68,7 +68,7 @@ async def test_write_with_repeated_conflicts_ends_with_an_error(
     store = await OvertakenStore.open(tmp_path / "s.db")
     model = await Model.load(store, lambda *_: None)
     monkeypatch.setattr("fairlead.store.model.WRITE_TIMEOUT", patience)
-    with pytest.raises(RetriesExhausted, match=f"others wrote first {tries} times"):
+    with pytest.raises(RetriesExhausted, match=f"{tries} write conflicts in a row"):
         await model._write_in_turn(partial(insert_document, "net"))
     await store.close()
     assert len(tried) == tries

@@ -39,7 +39,7 @@ OPENING = 100
 """Maximum queued key files of one project that wait for decryption."""
 MAX_CACHED = 10_000
 """Maximum remembered valid contents."""
-NO_STORE = "a key-store gives them: keys.directory or keys.barbican in the configuration"
+NO_STORE = "set keys.directory or keys.barbican in the configuration"
 CALLER_CREDENTIALS: ContextVar[Requester] = ContextVar("ASKER", default=Requester())  # noqa: B039 - it is frozen
 """Credentials of the current request for the key store."""
 
@@ -136,7 +136,7 @@ class Keys:
             of_balancer[secret] = str(error)
             raise
         if self._unreadable.get(balancer_id, {}).pop(secret, None) is not None:
-            LOG.info("load balancer %s: %r (%s) can be read again", balancer_id, secret.reference, secret.role)
+            LOG.info("load balancer %s: %r (%s) is readable again", balancer_id, secret.reference, secret.role)
         return found
 
     async def _read_for_delivery(self, balancer: LoadBalancer, secret: Secret, has: str, end: float) -> str | None:
@@ -195,7 +195,12 @@ class Keys:
         if not why:
             known.pop(secret, None)
         elif known.get(secret) != why:
-            LOG.warning("load balancer %s: %r: %s; it is in use and stays", balancer_id, secret.reference, why)
+            LOG.warning(
+                "load balancer %s: %r: %s; it stays in use, but new load balancers cannot use it",
+                balancer_id,
+                secret.reference,
+                why,
+            )
             known[secret] = why
 
     def _digest(self, secret: Secret, content: Content) -> bytes:
@@ -204,12 +209,12 @@ class Keys:
 
     async def _content(self, project_id: str, secret: Secret, end: float, asker: Requester | None) -> Content:
         if self._store is None:
-            raise Unreadable("this server has no key-store")
+            raise Unreadable("this server has no key store: set keys.directory or keys.barbican in the configuration")
         try:
             async with asyncio.timeout_at(end):
                 return await self._store.read(project_id, secret.reference, asker)
         except TimeoutError:
-            raise KeyStoreUnresponsive("the key-store does not answer") from None
+            raise KeyStoreUnresponsive("the key store does not respond") from None
 
     async def _pem(self, project_id: str, secret: Secret, content: Content, end: float) -> str:
         material = content.material
@@ -218,7 +223,7 @@ class Keys:
                 async with asyncio.timeout_at(end), self._opening.turn(project_id):
                     material = await self._opener.decrypt(content)
             except (TimeoutError, WaitQueueFull):
-                raise KeyStoreUnresponsive("others are being opened, and there was no time for this one") from None
+                raise KeyStoreUnresponsive("timed out while other keys were decrypted") from None
         return normalize(secret.role, material)
 
     def unreadable_count(self, snapshot: Snapshot) -> int:

@@ -14,7 +14,7 @@ NewId: TypeAlias = Callable[[], str]
 
 
 def _reject_new_id() -> str:
-    raise AssertionError("nothing new is made here")
+    raise AssertionError("this change creates no objects")
 
 
 class Draft:

@@ -63,9 +63,9 @@ def _check_created_by_manager(snapshot: Snapshot, network: UnmanagedNetwork, pro
     if is_kept and network.writer in SUPPORTED_WRITERS and network.project_id:
         return
     whom = "members" if snapshot.agents_probe else "IPv4 members"
-    why = f"which is {network.writer.value}'s"
+    why = f"which {network.writer.program} manages"
     if is_kept and network.writer in SUPPORTED_WRITERS:
-        why = "of which the Northbound database does not say whose it is"
+        why = "which has no project in the Northbound database"
     asked = f"health monitors of {whom} on network {network.id}, {why}"
     raise Unsupported(asked, probing.provider if isinstance(probing, LoadBalancer) else "")
 

@@ -65,7 +65,7 @@ VIP_NETWORKS = "valid_vip_networks"
 """Availability zone key of Octavia itself, which its API reads for every provider."""
 
 
-ZONES = {VIP_NETWORKS: "List of the ids of networks on which VIPs may be."}
+ZONES = {VIP_NETWORKS: "List of ids of the networks that VIPs may be on."}
 
 
 def _by_name(*dataplanes: Dataplane) -> Mapping[str, Dataplane]:
@@ -75,7 +75,7 @@ def _by_name(*dataplanes: Dataplane) -> Mapping[str, Dataplane]:
 DATAPLANES = _by_name(OVN, HAPROXY, NATIVE)
 """All dataplanes. If an owner has rows in several, its rows in one do not refer to those in another."""
 _SWITCHES = Provider(
-    description="Decides in Open vSwitch on the node where the connection starts by rows of the OVN Northbound"
+    description="Balances connections in Open vSwitch on the node of the client, through rows of the OVN Northbound"
     " database.",
     dataplanes=frozenset({OVN.name}),
     abilities=ABILITIES,
@@ -84,20 +84,20 @@ _SWITCHES = Provider(
     availability_zone_capabilities=ZONES,
 )
 _HOSTS = Provider(
-    description="Decides by the packet filter of plain Linux hosts on whichever a packet comes in. Their routing"
-    " daemons announce VIPs.",
+    description="Balances connections in the packet filter of the plain Linux host that receives the packet. The"
+    " routing daemons of the hosts announce VIPs.",
     dataplanes=frozenset({NATIVE.name}),
     abilities=OF_HOSTS,
     with_agents=OF_PROBING_HOSTS,
     announces=True,
     availability_zone_capabilities=ZONES,
 )
-_REMEDY = "agents of nodes do more: health.prober = 'agents' in the configuration"
+_REMEDY = "set health.prober = 'agents' to enable the features of agents"
 IMPLEMENTATIONS: Mapping[str, Provider] = {
     "fairlead": replace(
         _SWITCHES,
-        description="As ovn; what asks for more than a switch can do is led to an HAProxy on the node where the"
-        " connection starts.",
+        description="Like ovn; listeners with features that a switch lacks are served by an HAProxy on the node of the"
+        " client.",
         dataplanes=frozenset({OVN.name, HAPROXY.name}),
         abilities=combine_abilities(WITH_AGENTS, OF_PROXIES),
         with_agents=None,
@@ -106,8 +106,8 @@ IMPLEMENTATIONS: Mapping[str, Provider] = {
     "ovn": _SWITCHES,
     "native": replace(
         _HOSTS,
-        description=f"{_HOSTS.description} What asks for more than a packet says is led to an HAProxy on one of these"
-        " hosts.",
+        description=f"{_HOSTS.description} Listeners with features that a packet filter lacks are served by an HAProxy"
+        " on one of these hosts.",
         dataplanes=frozenset({NATIVE.name, HAPROXY.name}),
         abilities=replace(combine_abilities(OF_PROBING_HOSTS, OF_PROXIES), localities=OF_HOSTS.localities),
         with_agents=None,
@@ -218,12 +218,14 @@ def parse_names(text: str, default: str) -> ProviderNames:
                 f"'{part}' is not NAME=IMPLEMENTATION; a name has letters, digits, dots, _ and -, 64 at most"
             )
         if implementation not in IMPLEMENTATIONS:
-            raise ValueError(f"'{part}': there is no '{implementation}'; there is {', '.join(IMPLEMENTATIONS)}")
+            raise ValueError(
+                f"'{part}': unknown implementation '{implementation}'; known: {', '.join(IMPLEMENTATIONS)}"
+            )
         if name in found:
-            raise ValueError(f"'{name}' stands there twice")
+            raise ValueError(f"duplicate name '{name}'")
         found[name] = implementation
     if default not in found:
-        raise ValueError(f"the default '{default}' is none of the names {', '.join(found)}")
+        raise ValueError(f"the default '{default}' is not one of the names {', '.join(found)}")
     return ProviderNames(implementations=found, default=default)
 
 

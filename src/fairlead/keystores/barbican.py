@@ -38,12 +38,10 @@ _CERTIFICATE = ("certificate", "intermediates", "private_key")
 _PHRASE = "private_key_passphrase"
 MAX_READERS = 1000
 """Maximum users in a secret's ACL that Fairlead rewrites."""
-NOT_FOUND_MESSAGE = "in Barbican there is nothing of this name that who asks may read"
-IDENTITY_REQUIRED_MESSAGE = (
-    "what is in Barbican is named by who comes with a token of Keystone, for it says what they may read"
-)
-NO_URL = "a reference is the URL of a secret, or of a certificate container, in Barbican"
-UNRESPONSIVE_MESSAGE = "the key-store does not answer"
+NOT_FOUND_MESSAGE = "Barbican has no such secret or container that the caller may read"
+IDENTITY_REQUIRED_MESSAGE = "a reference to Barbican requires a Keystone token, which grants the access"
+NO_URL = "the reference must be the URL of a secret or certificate container in Barbican"
+UNRESPONSIVE_MESSAGE = "the key store does not respond"
 
 
 class Token(Protocol):
@@ -140,7 +138,7 @@ class _ReferenceReader:
         if user_id in users:
             return
         if len(users) >= MAX_READERS:
-            raise Unreadable(f"{MAX_READERS} users may read it, and ours is none of them")
+            raise Unreadable(f"its ACL has {MAX_READERS} users already, so Fairlead's user cannot be added")
         users.append(user_id)
         try:
             await self._ask(f"PUT {path}/acl", {}, msgspec.json.encode(said))
@@ -148,7 +146,7 @@ class _ReferenceReader:
             raise
         except Unreadable:
             raise Unreadable(
-                f"our user may not read it: `openstack acl user add --user {user_id}`, of it and of what it holds"
+                f"Fairlead's user may not read it: `openstack acl user add --user {user_id}`, also for its secrets"
             ) from None
 
     async def _get(self, path: str, accepted: str) -> HttpResponse:
@@ -166,9 +164,9 @@ class _ReferenceReader:
             case 401 | 403 | 404 | 410:
                 raise Unreadable(NOT_FOUND_MESSAGE)
             case status if status == 429 or status >= 500:
-                LOG.warning("Barbican at %s answers %d", self._place.url, status)
+                LOG.warning("Barbican at %s returned status %d", self._place.url, status)
                 raise KeyStoreUnresponsive(UNRESPONSIVE_MESSAGE)
-        raise Unreadable(f"Barbican answers {answer.status}")
+        raise Unreadable(f"Barbican returned status {answer.status}")
 
     async def _send(self, question: str, headers: Mapping[str, str], body: bytes) -> HttpResponse:
         try:
@@ -213,9 +211,9 @@ def _parts(body: bytes) -> dict[str, str]:
     try:
         container = msgspec.json.decode(body, type=_Container)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        raise Unreadable("what Barbican says of the container cannot be read") from None
+        raise Unreadable("the response of Barbican for the container is invalid") from None
     if container.type != "certificate":
-        raise Unreadable("the container is not of the type certificate")
+        raise Unreadable("the container must be of type certificate")
     known = {*_CERTIFICATE, _PHRASE}
     found = {each.name: _path(each.secret_ref) for each in container.secret_refs if each.name in known and each.name}
     if not all(path.startswith("/v1/secrets/") for path in found.values()):
@@ -235,12 +233,12 @@ def _readers(body: bytes) -> dict[str, dict[str, Any]]:
             for operation, rights in said.items()
         }
     except (msgspec.DecodeError, UnicodeDecodeError, TypeError):
-        raise Unreadable("what Barbican says of its readers cannot be read") from None
+        raise Unreadable("the response of Barbican for its ACL is invalid") from None
 
 
 def _bounded(parts: Sequence[bytes]) -> bytes:
     """Concatenate the parts. Raises Unreadable if they are too large."""
     whole = b"\n".join(parts) if len(parts) > 1 else b"".join(parts)
     if len(whole) > MAX_CONTENT_BYTES:
-        raise Unreadable(f"it has more than {MAX_CONTENT_BYTES} bytes")
+        raise Unreadable(f"it is larger than {MAX_CONTENT_BYTES} bytes")
     return whole

@@ -46,7 +46,7 @@ def decrypt(content: bytes, phrase: bytes | None) -> bytes:
     try:
         text: bytes = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())  # type: ignore[attr-defined]
     except (AttributeError, *_WRONG):
-        raise DecryptError("the key is of a sort that nobody serves; RSA, EC and Ed25519 are") from None
+        raise DecryptError("the type of the key is not supported; supported types: RSA, EC, Ed25519") from None
     return b"".join(each.public_bytes(Encoding.PEM) for each in certificates) + text
 
 
@@ -60,7 +60,7 @@ def _open_pem(content: bytes, phrase: bytes | None) -> tuple[object, list[x509.C
             return key, x509.load_pem_x509_certificates(content)
         except _WRONG:
             continue
-    raise DecryptError("the pass phrase does not open the key, or it cannot be read")
+    raise DecryptError("the passphrase is wrong, or the key is invalid")
 
 
 def _open_bundle(content: bytes) -> tuple[object, list[x509.Certificate]]:
@@ -70,9 +70,9 @@ def _open_bundle(content: bytes) -> tuple[object, list[x509.Certificate]]:
         except _WRONG:
             continue
         if key is None or own is None:
-            raise DecryptError("the bundle of PKCS#12 has no key, or no certificate")
+            raise DecryptError("the PKCS#12 bundle has no key or no certificate")
         return key, [own, *others]
-    raise DecryptError("it is neither PEM nor a bundle of PKCS#12 without a pass phrase")
+    raise DecryptError("it is neither PEM nor a PKCS#12 bundle without a passphrase")
 
 
 def main() -> None:

@@ -15,8 +15,8 @@ _PROGRAM = (sys.executable, "-P", str(Path(decrypt_process.__file__)))
 _MAX_RESPONSE_BYTES = 8 * MAX_CONTENT_BYTES
 """Bytes: PEM is longer than its source."""
 TOO_LONG = (
-    f"to open it takes more than {decrypt_process.MAX_CPU_SECONDS:g} s of a processor, or too much memory: let it have"
-    " fewer rounds, or be PEM without a pass phrase"
+    f"decryption takes more than {decrypt_process.MAX_CPU_SECONDS:g} s of CPU time, or too much memory: use fewer"
+    " iterations of the key derivation, or PEM without a passphrase"
 )
 
 

@@ -35,9 +35,9 @@ class Directory:
     async def read(self, project_id: str, reference: str, asker: Requester | None) -> Content:
         """Read a project's file, for any requester: the directory determines the project. Raises Unreadable."""
         if not NAME.fullmatch(reference):
-            raise Unreadable("a reference is the name of a file: letters, digits, dots, _ and -, 128 at most")
+            raise Unreadable("the reference must be a file name of at most 128 letters, digits, dots, _ and -")
         if not NAME.fullmatch(project_id):
-            raise Unreadable("a project whose id is no name of a folder has no keys here")
+            raise Unreadable("the project id is not a valid folder name, so the project has no keys here")
         loop = asyncio.get_running_loop()
         return Content(material=await loop.run_in_executor(self._threads, self._read, project_id, reference))
 
@@ -50,7 +50,7 @@ class Directory:
             ):
                 return _content(file)
         except FileNotFoundError:
-            raise Unreadable("the project has no such file") from None
+            raise Unreadable("the project has no file of this name") from None
         except OSError as error:  # ELOOP: a symbolic link
             raise Unreadable(f"it cannot be opened ({error.strerror})") from None
 
@@ -69,11 +69,11 @@ def _content(file: int) -> bytes:
     """Check and read an open file. Raises Unreadable and OSError."""
     found = os.fstat(file)
     if not stat.S_ISREG(found.st_mode):
-        raise Unreadable("it is no file")
+        raise Unreadable("it is not a regular file")
     if found.st_mode & WORLD_ACCESS:
-        raise Unreadable(f"everybody on the server can open it (mode {stat.S_IMODE(found.st_mode):04o}); chmod 640")
+        raise Unreadable(f"all users of the server can access it (mode {stat.S_IMODE(found.st_mode):04o}); chmod 640")
     with os.fdopen(os.dup(file), "rb") as reader:
         content = reader.read(MAX_CONTENT_BYTES + 1)
     if len(content) > MAX_CONTENT_BYTES:
-        raise Unreadable(f"it has more than {MAX_CONTENT_BYTES} bytes")
+        raise Unreadable(f"it is larger than {MAX_CONTENT_BYTES} bytes")
     return content

@@ -75,9 +75,9 @@ def weakness_of(role: Role, pem: str, now: datetime) -> str:
     own, *_ = chain = _read_certificates(pem.encode())
     key = own.public_key()
     if own.public_key_algorithm_oid == PublicKeyAlgorithmOID.RSASSA_PSS:
-        return "the certificate has an RSA-PSS key, which HAProxy does not load; an RSA key (rsaEncryption) is served"
+        return "the certificate has an RSA-PSS key, which HAProxy does not load; use an RSA key (rsaEncryption)"
     if isinstance(key, ec.EllipticCurvePublicKey) and key.curve.name in UNSUPPORTED_CURVES:
-        return f"the key is of curve {key.curve.name}, which no client offers by default; secp256r1 is served"
+        return f"the key is of curve {key.curve.name}, which no client offers by default; use secp256r1"
     return next(filter(None, map(_weakness_in_chain, chain)), "")
 
 
@@ -88,7 +88,7 @@ def _expiry(pem: str, now: datetime) -> str:
     end = min(ends.values(), default=now)
     if end >= now:
         return ""
-    return f"a list of revoked certificates has expired on {end:%Y-%m-%d}: it lets no client in"
+    return f"a certificate revocation list expired on {end:%Y-%m-%d}, so every client is rejected"
 
 
 def _end(revocations: x509.CertificateRevocationList) -> datetime:
@@ -121,9 +121,11 @@ def lockout_of(authorities: str, lists: str, now: datetime) -> str:
     if len(pairs) > MAX_SIGNATURES or any(_is_signed(each, root) for root, each in pairs):
         return ""
     if not roots:
-        return "none of the authorities signs itself, so no certificate is accepted; add the root and its list"
+        return (
+            "no CA certificate is self-signed, so every certificate is rejected; add the root and its revocation list"
+        )
     names = _shortened("; ".join(each.subject.rfc4514_string() for each in roots))
-    return f"there is no valid list of revoked certificates by {names}, so every certificate is rejected; add that list"
+    return f"{names} has no valid certificate revocation list, so every certificate is rejected; add that list"
 
 
 def _may_revoke(certificate: x509.Certificate) -> bool:
@@ -150,9 +152,9 @@ def _shortened(text: str) -> str:
 def _weakness_in_chain(certificate: x509.Certificate) -> str:
     key, signed = certificate.public_key(), certificate.signature_hash_algorithm
     if isinstance(key, dsa.DSAPublicKey) and key.key_size < MIN_DSA_BITS:
-        return f"a certificate has a DSA key of {key.key_size} bits, and {MIN_DSA_BITS} at least are served"
+        return f"a certificate has a DSA key of {key.key_size} bits; the minimum is {MIN_DSA_BITS}"
     if signed is not None and signed.name in WEAK_HASHES and not _signs_itself(certificate):
-        return f"a certificate is signed with {signed.name} by another key; sha256 is served"
+        return f"a certificate is signed with {signed.name} by another key; use sha256"
     return ""
 
 
@@ -180,7 +182,7 @@ def _certificate(content: bytes) -> str:
     public = _public(key)
     own = next((each for each in certificates if _public(each) == public), None)
     if own is None:
-        raise Unreadable("the key does not fit to the certificate")
+        raise Unreadable("the key does not match a certificate")
     chain = [own, *(each for each in certificates if each is not own)]
     for each in chain:
         _check_strength(each)
@@ -195,9 +197,9 @@ def _read_pem(content: bytes) -> tuple[object, list[x509.Certificate]]:
     try:
         key = load_pem_private_key(keys[0], None, unsafe_skip_rsa_key_validation=True)
     except TypeError:
-        raise Unreadable("the key needs a pass phrase") from None
+        raise Unreadable("the key requires a passphrase") from None
     except _WRONG:
-        raise Unreadable("the key cannot be read") from None
+        raise Unreadable("the key is invalid") from None
     return key, _read_certificates(content)
 
 
@@ -214,7 +216,7 @@ def _blocks(content: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 def _served(key: object) -> _Key:
     if not isinstance(key, _Key):
-        raise Unreadable("the key is of a sort that nobody serves; RSA, EC and Ed25519 are")
+        raise Unreadable("the type of the key is not supported; supported types: RSA, EC, Ed25519")
     if isinstance(key, rsa.RSAPrivateKey):
         _check_rsa(key)
     return key
@@ -223,14 +225,14 @@ def _served(key: object) -> _Key:
 def _check_rsa(key: rsa.RSAPrivateKey) -> None:
     """Check size and consistency of an RSA key. Raises Unreadable."""
     if not MIN_RSA_BITS <= key.key_size <= MAX_RSA_BITS:
-        raise Unreadable(f"the key has {key.key_size} bits, and {MIN_RSA_BITS} to {MAX_RSA_BITS} are served")
+        raise Unreadable(f"the key has {key.key_size} bits; the range is {MIN_RSA_BITS}-{MAX_RSA_BITS}")
     try:
         if _belongs_together(key.private_numbers()):
             signed = key.sign(b"", padding.PKCS1v15(), SHA256())
             return key.public_key().verify(signed, b"", padding.PKCS1v15(), SHA256())
     except (ValueError, InternalError, InvalidSignature):
         pass
-    raise Unreadable("the key cannot be read")
+    raise Unreadable("the key is invalid")
 
 
 def _belongs_together(of: rsa.RSAPrivateNumbers) -> bool:
@@ -247,12 +249,12 @@ def _check_strength(certificate: x509.Certificate) -> None:
     try:
         key, signed = certificate.public_key(), certificate.signature_hash_algorithm
     except _WRONG:
-        raise Unreadable("a certificate has a key, or a signature, of a sort that nobody serves") from None
+        raise Unreadable("the key or signature type of a certificate is not supported") from None
     if signed is not None and signed.name in WEAK_HASHES and certificate.issuer != certificate.subject:
-        raise Unreadable(f"a certificate is signed with {signed.name}, which nobody trusts; sha256 is served")
+        raise Unreadable(f"a certificate is signed with {signed.name}, which no client trusts; use sha256")
     for sort, least in ((rsa.RSAPublicKey, MIN_RSA_BITS), (ec.EllipticCurvePublicKey, MIN_EC_BITS)):
         if isinstance(key, sort) and key.key_size < least:
-            raise Unreadable(f"a certificate's key has {key.key_size} bits, and {least} at least are served")
+            raise Unreadable(f"a certificate's key has {key.key_size} bits; the minimum is {least}")
 
 
 def _public(of: _Key | x509.Certificate) -> bytes:
@@ -266,7 +268,7 @@ def _read_certificates(content: bytes) -> list[x509.Certificate]:
     try:
         return x509.load_pem_x509_certificates(content)
     except _WRONG:
-        raise Unreadable("it has no certificate in PEM that can be read") from None
+        raise Unreadable("it has no valid certificate in PEM") from None
 
 
 def _authority(content: bytes) -> str:
@@ -284,7 +286,7 @@ def _revocations(content: bytes) -> str:
     except _WRONG:
         lists = []
     if not lists:
-        raise Unreadable("it has no list of revoked certificates in PEM that can be read")
+        raise Unreadable("it has no valid certificate revocation list in PEM")
     return b"".join(each.public_bytes(Encoding.PEM) for each in lists).decode()
 
 

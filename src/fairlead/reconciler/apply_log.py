@@ -84,7 +84,7 @@ class ApplyLog:
 
     def log_drift(self, owner: Owner, what: str) -> None:
         level = logging.WARNING if what else logging.DEBUG
-        self._logger.log(level, "somebody else changed rows of %s: %s", self.describe_owner(owner), what)
+        self._logger.log(level, "another program changed rows of %s: %s", self.describe_owner(owner), what)
 
 
 def _counts(changes: Sequence[Diff]) -> dict[str, int]:

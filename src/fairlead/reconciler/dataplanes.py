@@ -24,7 +24,7 @@ class DataplaneState:
     """Whether the reports of health monitors are received (OVN: connected to the Southbound database)."""
     facts_missing_seconds: float = 0.0
     """Seconds since awaited facts were last received."""
-    missing_facts: str = "what health monitors see"
+    missing_facts: str = "health monitor results"
     """Description of the missing facts, for log and status texts."""
     probe_counts: Mapping[str, int] = field(default_factory=dict)
     """Chassis that are `alive` and `dead`, and probes with `unreadable` reports."""

@@ -97,10 +97,10 @@ class Failover:
             waited = self._reconciler.waiting_for_leader_seconds()
             if self._writer.has_lock or waited is None or waited < self._timeout.seconds(self._clock()):
                 return
-            LOG.warning("the server that writes has not written for %.1f s what waits: taking its place", waited)
+            LOG.warning("the leader has not applied waiting changes for %.1f s; taking its lock", waited)
             self.takeovers += 1
             self._timeout.record_takeover(self._clock())
             await self._writer.take_lock()
         except DriverError as error:
-            LOG.info("cannot take the place of the server that writes: %s", error)
+            LOG.info("cannot take the leader's lock: %s", error)
             await asyncio.sleep(PING_INTERVAL)

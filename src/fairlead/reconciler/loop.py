@@ -145,7 +145,7 @@ class Reconciler:
     def _report_contention(self, owner: Owner, what: str, pause: float) -> None:
         """Log the contention once per delayed repair. The pauses grow, so the log lines become rare."""
         repairs = self._contention.repairs(owner)
-        error = f"somebody else keeps changing its rows: put right {repairs} times, next in {pause:.3g} s"
+        error = f"another program keeps changing its rows: repaired {repairs} times, next repair in {pause:.3g} s"
         self._outcomes.apply_log.log_contention(owner, what, error, {"repairs": repairs, "pause": pause})
         before = self._memory.applied.get(owner, NEVER_APPLIED)
         self._outcomes.record(owner, AppliedState(generation=before.generation, error=error))

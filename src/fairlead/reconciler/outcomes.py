@@ -127,7 +127,7 @@ class Outcomes:
 
     def _schedule_retry(self, owner: Owner, error: Exception) -> None:
         if not isinstance(error, DriverError):
-            self._logger.error("a mistake of Fairlead's own in %s; trying again", owner, exc_info=error)
+            self._logger.error("BUG: applying %s failed; retrying (please report)", owner, exc_info=error)
         self.statistics.failed += 1
         if not isinstance(error, Unavailable):
             self._memory.failed.add(owner)
@@ -150,7 +150,7 @@ class Outcomes:
             return
         mistake = None if isinstance(error, DriverError) else error
         self._logger.warning(
-            "could not apply %d together: %s; each is tried by itself", len(some), error, exc_info=mistake
+            "could not apply %d owners in one transaction: %s; retrying each alone", len(some), error, exc_info=mistake
         )
         for each in some:
             self._memory.last_applied.pop(each.owner, None)

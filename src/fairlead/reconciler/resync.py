@@ -75,7 +75,7 @@ class FullComparison:
             desired = await self._compile(snapshot, owner)
         except Exception as failure:
             if not isinstance(failure, Unsupported | NotSynced):
-                self._logger.exception("a mistake of Fairlead's own in %s", owner)
+                self._logger.exception("BUG: comparing %s failed (please report)", owner)
             return OwnerComparison(owner, NO_ROWS, actual, NO_CHANGE, failure)
         return OwnerComparison(owner, desired, actual, diff(desired, actual))
 

@@ -45,7 +45,7 @@ async def check_authentication(authenticate: Authenticate, configuration: Config
     except (ServiceUserRejected, NotTrusted) as error:
         raise BadConfiguration(f"keystone: {where}: {error}") from None
     except NoAnswer as error:
-        LOG.error("Keystone at %s: %s; callers with tokens get 503 until it answers", where, error)
+        LOG.error("Keystone at %s: %s; requests with tokens get 503 until Keystone responds", where, error)
 
 
 def challenge(configuration: Configuration) -> str:
@@ -67,7 +67,7 @@ def reload_credentials(authenticate: Authenticate, configuration: Configuration)
 
             async def replace_users() -> None:
                 await authenticate.replace(users)
-                LOG.info("SIGHUP: %d users; whoever was let in before is checked again", len(users))
+                LOG.info("SIGHUP: loaded %d users and cleared the cached logins", len(users))
 
             return replace_users
         case KeystoneTokens():
@@ -77,7 +77,7 @@ def reload_credentials(authenticate: Authenticate, configuration: Configuration)
             async def replace_keystone() -> None:
                 authenticate.keystone.replace(place, user)
                 authenticate.cache.clear()
-                LOG.info("SIGHUP: whoever was let in by a token before is checked again")
+                LOG.info("SIGHUP: cleared the cached tokens")
                 await others()
 
             return replace_keystone
@@ -95,7 +95,7 @@ def read_keystone(options: KeystoneOptions) -> tuple[HttpEndpoint, ServiceUser]:
         try:
             tls = ssl.create_default_context(cafile=options.ca or None)
         except ssl.SSLError:
-            raise BadConfiguration(f"keystone.ca: {options.ca}: there is no certificate in it") from None
+            raise BadConfiguration(f"keystone.ca: {options.ca}: the file contains no certificate") from None
     password = read_password(
         OptionFile(option="keystone.password_file", path=options.password_file, kind=PathKind.PASSWORD)
     )

@@ -47,9 +47,9 @@ class NodeAuthority:
             self._certificate = x509.load_pem_x509_certificate(octets)
             key = load_pem_private_key(octets, None)
         except (ValueError, TypeError, UnsupportedAlgorithm):
-            raise OSError(f"{path} is not a certificate and its key") from None
+            raise OSError(f"{path}: the file must contain a certificate and its private key in PEM") from None
         if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != self._certificate.public_key():
-            raise OSError(f"{path} is not a certificate and its key (of an elliptic curve)")
+            raise OSError(f"{path}: the private key must be the certificate's and of an elliptic curve")
         self._key = key
 
     @property
@@ -71,11 +71,11 @@ class NodeAuthority:
             key = asked.public_key()
             good = asked.is_signature_valid
         except (ValueError, UnsupportedAlgorithm) as error:
-            raise BadRequest(f"this is no certificate request: {str(error)[:100]}") from None
+            raise BadRequest(f"invalid certificate request: {str(error)[:100]}") from None
         if not good:
-            raise BadRequest("the request is not signed by the key that it is for")
+            raise BadRequest("the certificate request is not signed by its own key")
         if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
-            raise BadRequest("the key should be one of the curve P-256")
+            raise BadRequest("the key of the certificate request must be of curve P-256")
         made = self._sign(chassis, key, now, self._lifetime, ExtendedKeyUsageOID.CLIENT_AUTH)
         return Signed(
             pem=made.public_bytes(Encoding.PEM).decode(),
@@ -165,7 +165,7 @@ def _make(path: Path) -> None:
         file.flush()
         os.fsync(file.fileno())
         os.link(file.name, path)
-    LOG.info("made the certificate authority of nodes: %s", path)
+    LOG.info("created the certificate authority of nodes: %s", path)
 
 
 def _private(key: ec.EllipticCurvePrivateKey) -> bytes:

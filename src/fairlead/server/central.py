@@ -141,7 +141,7 @@ class CentralDataplane:
                 await self._synced.wait()
         except TimeoutError:
             LOG.warning(
-                "%s cannot be written yet; serving without it: what is asked for is applied when it is there",
+                "%s is not writable yet; serving without it: changes are applied when it is writable",
                 self._title,
             )
 
@@ -181,12 +181,12 @@ class CentralDataplane:
             await self._model.catch_up()  # the lock may arrive before the previous holder's last changes
             changed = await self.reconciler.resync()
         except MassDelete as brake:
-            LOG.error("%s: they are left; is this the right store? `fairlead resync --force` deletes them", brake)
+            LOG.error("%s: nothing was deleted; check store.url, or delete them with `fairlead resync --force`", brake)
             self._mark_synced()
         except DriverError as error:
-            LOG.warning("no resync: %s; there will be one when %s is back", error, self._title)
+            LOG.warning("resync failed: %s; it is repeated when %s reconnects", error, self._title)
         except StoreError as error:
-            LOG.warning("no resync: %s; trying again", error)
+            LOG.warning("resync failed: %s; retrying", error)
             await asyncio.sleep(STORE_RETRY_INTERVAL)
             self._resync_requested.set()
         else:

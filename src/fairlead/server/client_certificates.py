@@ -53,7 +53,9 @@ def make_context(certificate: Path, key: Path) -> ssl.SSLContext:
         inner.use_privatekey_file(str(key))
         inner.check_privatekey()
     except SSL.Error:
-        raise OSError(f"{certificate} and {key} are not a certificate and its key") from None
+        raise OSError(
+            f"{certificate} and {key}: the files must contain a certificate and its private key in PEM"
+        ) from None
     # A resumed session would carry an earlier certificate; each connection must present its own.
     inner.set_session_cache_mode(SSL.SESS_CACHE_OFF)
     inner.set_options(SSL.OP_NO_TICKET)
@@ -84,7 +86,7 @@ class _Session:
         try:
             self._shake_hands()
         except SSL.Error as error:
-            raise ssl.SSLError(f"no handshake: {error}") from None
+            raise ssl.SSLError(f"handshake failed: {error}") from None
         finally:
             self._give_out()
         self._overhead, self._more = 0, True  # application data may have arrived with the handshake
@@ -125,14 +127,14 @@ class _Session:
                 self._overhead = max(0, self._overhead - MAX_OVERHEAD_PER_BYTE * len(said))
             except SSL.WantReadError:
                 if self._overhead > MAX_OVERHEAD:
-                    raise ssl.SSLError("much came, and nothing was said") from None
+                    raise ssl.SSLError("too many bytes without application data") from None
                 if not self._take_in():
                     return bytes(found)
             except SSL.ZeroReturnError:
                 self._ended = True
                 return bytes(found)
             except SSL.Error as error:
-                raise ssl.SSLError(f"nothing can be read: {error}") from None
+                raise ssl.SSLError(f"read failed: {error}") from None
         self._more = True
         return bytes(found)
 
@@ -142,7 +144,7 @@ class _Session:
         except SSL.WantReadError:
             raise ssl.SSLWantReadError from None
         except SSL.Error as error:
-            raise ssl.SSLError(f"nothing can be written: {error}") from None
+            raise ssl.SSLError(f"write failed: {error}") from None
         finally:
             self._give_out()
 

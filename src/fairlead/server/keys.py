@@ -55,7 +55,7 @@ def _barbican(configuration: Configuration, authenticate: Authenticate) -> Barbi
         try:
             return await keystone.own_token(instead_of if isinstance(instead_of, OwnToken) else None)
         except (ServiceUserRejected, NoAnswer) as error:
-            LOG.error("Keystone at %s: %s; nothing is read of Barbican", configuration.keystone.root, error)
+            LOG.error("Keystone at %s: %s; keys cannot be read from Barbican", configuration.keystone.root, error)
             raise KeyStoreUnresponsive(UNRESPONSIVE_MESSAGE) from None
 
     turns = FairSemaphore(
@@ -68,7 +68,7 @@ def _barbican(configuration: Configuration, authenticate: Authenticate) -> Barbi
             async with turns.turn(project_id):
                 yield
         except WaitQueueFull:
-            raise KeyStoreUnresponsive("too much is read of the key-store") from None
+            raise KeyStoreUnresponsive("too many reads of the key store are waiting") from None
 
     return Barbican(_place(configuration.keys), own, turn)
 
@@ -80,4 +80,4 @@ def _place(options: KeyOptions) -> HttpEndpoint:
     try:
         return HttpEndpoint(url=options.root, tls=ssl.create_default_context(cafile=options.barbican_ca or None))
     except ssl.SSLError:
-        raise BadConfiguration(f"keys.barbican_ca: {options.barbican_ca}: there is no certificate in it") from None
+        raise BadConfiguration(f"keys.barbican_ca: {options.barbican_ca}: the file contains no certificate") from None

@@ -109,7 +109,7 @@ class _Server(uvicorn.Server):
         try:
             reopen()
         except OSError as error:
-            LOG.error("SIGHUP: the audit goes on without its file: %s", error)
+            LOG.error("SIGHUP: the audit log continues without its file: %s", error)
         try:
             check_secrets(self._configuration)
             tls = _serving_tls(self._configuration)
@@ -119,10 +119,10 @@ class _Server(uvicorn.Server):
             await self._secrets.renew_store()
             await replace_users()
         except (BadConfiguration, BadPasswordFile, StoreUnavailable, OSError) as error:
-            LOG.error("SIGHUP: %s; what was read before goes on", error)
+            LOG.error("SIGHUP: %s; the previous passwords and certificates stay in use", error)
         else:
             self._tls = tls
-            LOG.info("SIGHUP: passwords and certificate are read again")
+            LOG.info("SIGHUP: reloaded passwords and certificates")
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start own acceptors instead of uvicorn's, to limit connections per address."""
@@ -170,7 +170,10 @@ def _files_for(connections: int) -> int:
     possible = connections if soft == resource.RLIM_INFINITY else max(soft - FILES_BESIDE, 1)
     if possible < connections:
         LOG.warning(
-            "this process may have %d files: of server.max_connections = %d it takes %d", soft, connections, possible
+            "the limit of open files is %d, so server.max_connections = %d is reduced to %d",
+            soft,
+            connections,
+            possible,
         )
     return possible
 
@@ -331,5 +334,5 @@ def _remove_dead_socket(path: Path) -> None:
     if path.is_socket():
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
             if probe.connect_ex(str(path)) == 0:
-                raise OSError(errno.EADDRINUSE, "another server listens there")
+                raise OSError(errno.EADDRINUSE, "another server listens on this socket")
         path.unlink()

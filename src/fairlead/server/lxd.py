@@ -73,7 +73,7 @@ def _read(configuration: Configuration) -> ServerCertificate:
     try:
         found = x509.load_pem_x509_certificate(certificate.read_bytes())
     except ValueError:
-        raise OSError(f"{certificate} is no certificate") from None
+        raise OSError(f"{certificate}: the file contains no certificate in PEM") from None
     pem = found.public_bytes(Encoding.PEM).decode()
     reachable = ClientEndpoint(
         addresses=_addresses(options),
@@ -136,7 +136,7 @@ def _make(path: Path, names: Sequence[str]) -> None:
         file.flush()
         os.fsync(file.fileno())
         os.link(file.name, path)
-    LOG.info("made the certificate that LXD's clients see: %s", path)
+    LOG.info("created the certificate for LXD clients: %s", path)
 
 
 def _alternative(name: str) -> x509.GeneralName:
@@ -152,6 +152,6 @@ def give_to_group(path: Path, options: LxdOptions) -> None:
         try:
             group = grp.getgrnam(options.socket_group).gr_gid
         except KeyError:
-            raise OSError(f"lxd.socket_group: there is no group '{options.socket_group}'") from None
+            raise OSError(f"lxd.socket_group: group '{options.socket_group}' does not exist") from None
         os.chown(path, -1, group)
     path.chmod(options.mode)

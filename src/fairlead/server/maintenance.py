@@ -34,7 +34,9 @@ async def allocate_probe_addresses(model: Model) -> None:
             try:
                 await model.write(partial(_with_covers, owner=owner, now=datetime.now(UTC)))
             except (StoreError, Refused, Unsupported) as error:
-                LOG.warning("what is monitored by %s cannot be probed while its node is silent: %s", owner, error)
+                LOG.warning(
+                    "cannot create delegate ports for %s, so no agent can take over its probes: %s", owner, error
+                )
         await asyncio.sleep(0)
     await asyncio.Event().wait()
 
@@ -52,7 +54,7 @@ async def forget_removed_members(model: Model) -> None:
             try:
                 await model.write(forget)
             except (StoreError, Unsupported) as error:
-                LOG.warning("what %s was is not forgotten yet: %s", owner, error)
+                LOG.warning("cannot delete expired state of %s: %s", owner, error)
 
 
 def _forgotten(snapshot: Snapshot, now: datetime) -> list[tuple[Owner, Callable[[Snapshot], Changes]]]:

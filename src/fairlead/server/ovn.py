@@ -36,12 +36,12 @@ TOPOLOGY_TIMEOUT = 120.0
 hundred thousand ports. After that, it covers only owners that do not depend on them."""
 AGENTS_TIMEOUT, AGENTS_POLL_INTERVAL = 10.0, 0.05
 """Seconds that the start waits for agents, and between polls. Agents may start at the same time as the servers."""
-MISSING_PROBES, MISSING_PORTS = "what health monitors see", "which ports are plugged in"
-MISSING_NETWORKS = "what networks others have"
-NETWORKS_NOT_READ = "the networks of others have not been read yet: it stays as it is until then"
+MISSING_PROBES, MISSING_PORTS = "health monitor results", "port bindings"
+MISSING_NETWORKS = "unmanaged networks"
+NETWORKS_NOT_READ = "its rows stay unchanged until the unmanaged networks are read"
 ANSWERS_FOR_UNPLUGGED = (
-    "OVN answers for the ports of VIPs that Neutron made, so clients on a VIP's own network do not reach it: Neutron's"
-    " maintenance worker sets options:ignore_lsp_down=false in NB_Global, and here it is not set"
+    "clients on a VIP's own network cannot reach it, because OVN answers ARP and ND for the VIP ports that Neutron"
+    " created: set options:ignore_lsp_down=false in NB_Global, as Neutron's maintenance worker does"
 )
 BLOCKER_CHECK_INTERVAL = 60.0
 """Seconds between checks for settings that make load balancers unreachable."""
@@ -111,13 +111,13 @@ class OvnControl:
         Later states may be outdated, and are still used.
         """
         if not self.southbound.has_reported_all:
-            raise Unreachable("the Southbound database has not been read yet")
+            raise Unreachable("the Southbound database is not read yet")
         if (
             self.topology is not None
             and not self.topology.has_reported_all
             and has_unmanaged_vips(self._model.snapshot)
         ):
-            raise Unreachable("the networks of others have not been read yet")
+            raise Unreachable("the unmanaged networks are not read yet")
 
     async def wait_for_facts(self) -> None:
         """Wait, with a limit, until the state of nodes is known."""
@@ -170,7 +170,7 @@ class OvnControl:
                 try:
                     await self.driver.bump_nb_cfg()
                 except DriverError as error:
-                    LOG.info("the chassis cannot be asked whether they live: %s", error)
+                    LOG.info("cannot check the liveness of chassis: %s", error)
         await asyncio.Event().wait()  # tasks of the server must not end
 
     async def _log_blockers(self) -> None:

@@ -45,7 +45,7 @@ class ProbeResultCache:
             )
         self._seen = {endpoint: seen for endpoint, seen in found.items() if _is_asked(self._model.snapshot, endpoint)}
         if self._seen:
-            LOG.info("%d members and replicas are remembered as they were seen last", len(self._seen))
+            LOG.info("loaded the last probe results of %d members and replicas", len(self._seen))
             await run_in_steps(self._model.observe(PROBE_RESULTS, dict(self._seen)))
         self._model.watch(self._take)
 
@@ -71,7 +71,7 @@ class ProbeResultCache:
                 await asyncio.to_thread(write_probe_results, self._path, kept)
             except OSError as error:
                 if not fails:
-                    LOG.warning("what agents see cannot be kept (%s); trying again every %g s", error, RETRY_INTERVAL)
+                    LOG.warning("cannot save probe results (%s); retrying every %g s", error, RETRY_INTERVAL)
                 fails = True
                 self._changed.set()
                 await asyncio.sleep(RETRY_INTERVAL)

@@ -173,7 +173,9 @@ def check_provider_names(snapshot: Snapshot, providers: ProviderNames) -> None:
     unknown = Counter(each.provider for each in snapshot.load_balancers.values() if each.provider not in providers)
     if unknown:
         found = ", ".join(f"'{name}' ({count})" for name, count in sorted(unknown.items()))
-        raise BadConfiguration(f"providers.names: load balancers are stored with other names: {found}; name these too")
+        raise BadConfiguration(
+            f"providers.names: stored load balancers have provider names that are not configured: {found}; add these"
+        )
     proxied = sum(bool(proxied_listeners(each)) for each in snapshot.load_balancers.values())
     if proxied and not proxied_names(providers):
         raise BadConfiguration(
@@ -187,15 +189,15 @@ def log_large_proxies(snapshot: Snapshot, most: int) -> None:
     found = sorted(large_proxies(most, snapshot).items(), key=lambda each: (-each[1], each[0]))
     for place, servers in found[:MAX_LOGGED]:
         LOG.warning(
-            "the HAProxies of project %s at %s have %d servers, more than providers.max_proxy_servers = %d: they serve"
-            " and cannot grow",
+            "the HAProxies of project %s at %s have %d servers, more than providers.max_proxy_servers = %d: they serve,"
+            " but new servers are rejected",
             place.project_id,
             place.at,
             servers,
             most,
         )
     if len(found) > MAX_LOGGED:
-        LOG.warning("%d more places have HAProxies with more servers than that", len(found) - MAX_LOGGED)
+        LOG.warning("%d more groups of HAProxies exceed providers.max_proxy_servers", len(found) - MAX_LOGGED)
 
 
 def _empty(configuration: Configuration, providers: ProviderNames) -> Snapshot:

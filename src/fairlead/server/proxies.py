@@ -105,4 +105,4 @@ async def _place(model: Model, place: ProxyPlace, near: Callable[[str], Collecti
             )
         )
     except (StoreError, Unsupported, Refused) as error:
-        LOG.warning("proxies of %s for project %s are not placed yet: %s", place.at, place.project_id, error)
+        LOG.warning("cannot place proxies of %s for project %s: %s", place.at, place.project_id, error)

@@ -29,15 +29,15 @@ LOG = logging.getLogger(__name__)
 POLL_INTERVAL = 2.0
 """Seconds between checks of the unreadable document."""
 STANDBY_MESSAGE = (
-    "this server stands by: a newer version of Fairlead has written what it cannot read, and nothing was done. Ask"
-    " another server; the operator has to upgrade this one."
+    "this server is on standby, because a newer version of Fairlead wrote a document that it cannot read; the request"
+    " was not processed. Retry at another server; an operator must upgrade this one."
 )
 """Message for clients; the log names the document."""
 
 
 async def run_standby(configuration: Configuration, newer: NewerDocument) -> bool:
     """Wait until the document is deleted or readable. Returns False after a signal. Raises OSError."""
-    LOG.error("standing by, and writing nothing: %s; upgrade this server", newer)
+    LOG.error("on standby, without writing: %s; upgrade this server", newer)
     gc.enable()
     gc.collect()  # frees the previous model; no client is waiting yet
     app = _app()
@@ -72,13 +72,13 @@ async def _poll(configuration: Configuration, key: str, readable: asyncio.Event)
             store = await open_store(configuration.store.where, configuration.store.access)
             try:
                 if await _is_readable(store, key):
-                    LOG.info("%s can be read, or is gone: starting again", key)
+                    LOG.info("%s is readable or deleted; restarting", key)
                     readable.set()
                     return
             finally:
                 await store.close()
         except StoreError as error:
-            LOG.debug("standing by: %s", error)
+            LOG.debug("on standby: %s", error)
 
 
 async def _is_readable(store: Store, key: str) -> bool:

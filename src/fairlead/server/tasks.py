@@ -26,5 +26,5 @@ async def _watched(work: Work) -> None:
         try:
             await work()
         except Exception:  # outermost level of a task
-            LOG.exception("%s failed; starting it again", work)
+            LOG.exception("BUG: task %s failed; restarting in 1 s (please report)", work)
             await asyncio.sleep(1)

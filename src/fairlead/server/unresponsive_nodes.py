@@ -61,7 +61,7 @@ class UnresponsiveNodes:
             try:
                 await self.check()
             except (StoreError, Unsupported) as error:
-                LOG.warning("what silent nodes had told is not kept yet: %s", error)
+                LOG.warning("cannot store the last reports of unresponsive nodes: %s", error)
             await asyncio.sleep(CHECK_INTERVAL)
 
     async def check(self) -> None:
@@ -97,7 +97,10 @@ class UnresponsiveNodes:
             self._kept[chassis] = node.since
             if not has_room(after, node):
                 LOG.warning(
-                    "what silent chassis %s had told is not kept: %d are kept of others", chassis, MAX_STORED_TOTAL
+                    "the last report of unresponsive chassis %s is not stored: the limit of %d entries of all nodes is"
+                    " reached",
+                    chassis,
+                    MAX_STORED_TOTAL,
                 )
 
     async def _forget_some(self) -> None:

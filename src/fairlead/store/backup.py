@@ -117,7 +117,7 @@ def check_backup(path: Path) -> CheckedBackup:
         octets += len(line.value)
         unreadable = unreadable or _decode_error(line)
     if unreadable:  # only after the checksum, so the file is known to be undamaged
-        raise BadBackup(f"{path}: this version of Fairlead cannot read a document of it: {unreadable}")
+        raise BadBackup(f"{path}: this version of Fairlead cannot read a document of the backup: {unreadable}")
     return CheckedBackup(header=header, gone=gone, octets=octets)
 
 
@@ -127,7 +127,7 @@ def read_header(path: Path) -> BackupHeader:
     try:
         header = msgspec.json.decode(first, type=BackupHeader)
     except msgspec.DecodeError:
-        raise BadBackup(f"{path} is no backup of Fairlead") from None
+        raise BadBackup(f"{path} is not a backup of Fairlead") from None
     if header.backup > VERSION:
         raise BadBackup(f"{path} was written by a newer version of Fairlead ({header.fairlead})")
     return header
@@ -163,17 +163,17 @@ def _read(path: Path, header: BackupHeader) -> Iterator[BackupLine]:
         try:
             line = msgspec.json.decode(octets, type=BackupLine)
         except msgspec.DecodeError:
-            raise BadBackup(f"{path} is damaged: a line of it cannot be read") from None
+            raise BadBackup(f"{path} is damaged: a line is unreadable") from None
         if line.sha256:
             if line.sha256 != digest.hexdigest() or not line.documents == documents == header.documents:
-                raise BadBackup(f"{path} is damaged: its checksum is another")
+                raise BadBackup(f"{path} is damaged: the checksum does not match")
             if next(lines, None) is not None:
-                raise BadBackup(f"{path} is damaged: something stands behind its end")
+                raise BadBackup(f"{path} is damaged: data follows the end line")
             return
         digest.update(octets)
         documents += bool(line.key)
         yield line
-    raise BadBackup(f"{path} is not whole: its end is missing")
+    raise BadBackup(f"{path} is truncated: the end line is missing")
 
 
 def _lines(path: Path) -> Iterator[bytes]:
@@ -183,9 +183,9 @@ def _lines(path: Path) -> Iterator[bytes]:
             while line := file.readline(MAX_LINE_BYTES):
                 yield line
     except EOFError:
-        raise BadBackup(f"{path} is not whole: its end is missing") from None
+        raise BadBackup(f"{path} is truncated: the end line is missing") from None
     except (gzip.BadGzipFile, zlib.error):
-        raise BadBackup(f"{path} is no backup of Fairlead, or damaged") from None
+        raise BadBackup(f"{path} is not a backup of Fairlead, or is damaged") from None
 
 
 def _decode_error(line: BackupLine) -> str:

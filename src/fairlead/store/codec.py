@@ -56,7 +56,7 @@ def decode(owner: Owner, document: bytes) -> Aggregate:
     except NewerDocument:
         raise
     except Exception as error:  # cattrs has no common base class for errors of structuring
-        raise BadDocument(f"{owner}: this is not its document: {error!r}") from error
+        raise BadDocument(f"{owner}: invalid document: {error!r}") from error
     return decoded
 
 
@@ -64,7 +64,7 @@ def decode_stored(key: str, document: bytes) -> Aggregate:
     """Decode the document stored under a key. Raises BadDocument, and NewerDocument also for unknown kinds."""
     owner = owner_of_key(key)
     if owner is None:
-        raise NewerDocument(key, "it is of a sort that this version does not know")
+        raise NewerDocument(key, "this version has no such kind")
     return decode(owner, document)
 
 
@@ -86,7 +86,7 @@ def read_value(decoded: object, form: type[_T]) -> _T:
     try:
         found: _T = _CONVERTER.structure(decoded, form)
     except Exception as error:  # cattrs has no common base class for errors of structuring
-        raise ValueError(f"this is no {form.__name__}: {error!r}"[:MAX_ERROR_LENGTH]) from error
+        raise ValueError(f"not a {form.__name__}: {error!r}"[:MAX_ERROR_LENGTH]) from error
     return found
 
 
@@ -124,7 +124,7 @@ def _integers(numbers: list[object], _: object) -> tuple[int, ...]:
     """Check the hundreds of integers of a slot table in one pass instead of one by one."""
     if set(map(type, numbers)) <= {int}:
         return _one(tuple(numbers))
-    raise TypeError(f"not all of {numbers} are integers")
+    raise TypeError(f"{numbers} must be integers")
 
 
 def _is_union_of(*members: type) -> Callable[[Any], bool]:
@@ -156,7 +156,7 @@ def _plain_or_none(some: type) -> Hook:
     def structure(value: object, _: object) -> object:
         if value is None or type(value) is some:
             return value
-        raise TypeError(f"{value!r} is no {some.__name__}")
+        raise TypeError(f"{value!r} is not a {some.__name__}")
 
     return structure
 
@@ -193,7 +193,7 @@ def _target(value: object, _: object) -> TargetPort:
 def _number(value: object) -> int:
     if type(value) is int:
         return value
-    raise TypeError(f"{value!r} is no int")
+    raise TypeError(f"{value!r} is not an int")
 
 
 def _register_union(converter: Converter, union: Any) -> None:

@@ -57,7 +57,7 @@ class CopyDiffers(StoreError):
     """The target differs from the source after the copy, and stays sealed."""
 
     def __init__(self, compared: CopyComparison) -> None:
-        super().__init__(f"{compared.differing} documents differ from what was read")
+        super().__init__(f"{compared.differing} documents of the copy differ from the source")
         self.compared = compared
 
 
@@ -70,7 +70,7 @@ async def check_copy(source: BulkStore, target: BulkStore | None, move: CopyJob)
     Raises Refused and StoreUnavailable.
     """
     if move.source == move.target:
-        raise BulkOperationRejected(f"{move.source} is one store, and not two")
+        raise BulkOperationRejected(f"{move.source}: source and target are the same store")
     found = await source.state()
     seal = found.fence
     if seal and seal.state is FenceState.FILLING:
@@ -78,11 +78,11 @@ async def check_copy(source: BulkStore, target: BulkStore | None, move: CopyJob)
     if seal and seal.other != move.target:
         raise BulkOperationRejected(f"{move.source}: {seal.words}")
     if not found.documents and not found.revision:
-        raise BulkOperationRejected(f"{move.source} is empty: is it the right one?")
+        raise BulkOperationRejected(f"{move.source} is empty; check the URL of the source")
     there = await target.state() if target else EMPTY_STORE
     if seal and seal.state is FenceState.MOVED and not _is_begun(there, move):
         raise BulkOperationRejected(
-            f"{move.source}: {seal.words}. What is there is newer; to go back copy it from there"
+            f"{move.source}: {seal.words}. The documents there are newer; to return to this store, copy from there"
         )
     check_target(there, move)
     return found, there
@@ -113,7 +113,7 @@ def copy_effect(there: Found, move: CopyJob) -> CopyEffect:
 
 def describe_contents(there: Found) -> str:
     """Describe the contents of a target that is not empty."""
-    return there.fence.words if there.fence else f"it has {there.documents} documents, revision {there.revision}"
+    return there.fence.words if there.fence else f"{there.documents} documents, revision {there.revision}"
 
 
 class StoreNotEmpty(BulkOperationRejected):
@@ -121,7 +121,7 @@ class StoreNotEmpty(BulkOperationRejected):
 
     def __init__(self, there: Found, move: CopyJob) -> None:
         self.reason = f"{move.target} is not empty: {describe_contents(there)}"
-        super().__init__(f"{self.reason}. --replace throws away what it has; stop its servers first")
+        super().__init__(f"{self.reason}. To overwrite it, stop its servers and use --replace")
 
 
 def check_target(there: Found, move: CopyJob) -> None:
@@ -194,7 +194,7 @@ async def compare(one: OpenSnapshot, other: OpenSnapshot, tell: ReportProgress) 
     documents = octets = differing = 0
     async with one() as mine, other() as theirs:
         differences = [
-            DocumentDifference(key=key, what="remembered as deleted by one of them")
+            DocumentDifference(key=key, what="recorded as deleted in one of the stores")
             for key in mine.deleted_keys ^ theirs.deleted_keys
         ]
         async for left, right in _pairs(mine.pages, theirs.pages):
@@ -218,12 +218,12 @@ _NONE = Document(key="", revision=0, value=b"")
 
 def _difference(left: Document | None, right: Document | None) -> str:
     if left is None:
-        return "only in the second"
+        return "missing in the first store"
     if right is None:
-        return "only in the first"
+        return "missing in the second store"
     if left.value != right.value:
-        return "another text"
-    return "an older revision in the second" if right.revision < left.revision else ""
+        return "different content"
+    return "older revision in the second store" if right.revision < left.revision else ""
 
 
 async def _pairs(
@@ -256,7 +256,7 @@ async def _fence_target(target: BulkStore, seal: Fence, there: Found) -> None:
         await target.set_fence(seal, there.fence, there.revision)
     except Conflict:
         raise BulkOperationRejected(
-            f"{seal.other}: somebody writes to the other store meanwhile; stop its servers"
+            f"{seal.other}: another program is writing to the target store; stop its servers"
         ) from None
 
 
@@ -273,7 +273,7 @@ async def _fence_source(
         await undo()
         if isinstance(error, Conflict):
             raise BulkOperationRejected(
-                f"{move.source}: somebody else copies it, or {move.target} is the same store"
+                f"{move.source}: another copy is in progress, or {move.target} is the same store"
             ) from None
         raise
     return seal

@@ -77,8 +77,8 @@ MAX_FEED_TRANSACTIONS = 10_000
 MAX_FEED_BYTES = 32 * 2**20
 """Maximum bytes of one feed read. A reader that is further behind reads the whole store again."""
 NO_SPACE_ADVICE = (
-    ". It takes no writes until an operator has compacted its history (etcdctl compact), made members smaller (etcdctl"
-    " defrag) or raised --quota-backend-bytes, and then: etcdctl alarm disarm"
+    ". etcd rejects writes until an operator compacts its history (etcdctl compact), defragments its members (etcdctl"
+    " defrag) or raises --quota-backend-bytes, and then runs: etcdctl alarm disarm"
 )
 PRECEDENCE_TIMEOUT = 1.0
 """Maximum seconds that other servers yield to one that lost a write conflict; that server may have been killed."""
@@ -153,7 +153,7 @@ class EtcdStore:
             return [
                 Document(key=name(each.key), revision=each.mod_revision, value=each.value) for each in found
             ], revision
-        raise StoreUnavailable(f"{self._where} is compacted faster than it can be read")
+        raise StoreUnavailable(f"{self._where}: etcd compacts its history faster than Fairlead reads it")
 
     async def transact(
         self, *, guards: Mapping[str, int], puts: Mapping[str, bytes], deletes: Iterable[str], head: int | None = None
@@ -187,7 +187,7 @@ class EtcdStore:
                 await asyncio.sleep(backoff(lost))
         finally:
             await self._release_precedence()
-        raise StoreUnavailable(f"{self._where}: not done in {CONFLICT_TIMEOUT:g} s; try again")
+        raise StoreUnavailable(f"{self._where}: write conflicts for {CONFLICT_TIMEOUT:g} s; retry")
 
     async def _try_at(self, head: int, puts: Mapping[str, bytes], gone: list[str], until: float) -> int | None:
         """Write if nothing was written since the guards were read. Returns None to have them read again.
@@ -265,7 +265,9 @@ class EtcdStore:
         head = await self.head()
         if head < max(after, heard):
             await self._feed.reset()
-            raise Compacted(f"{self._where} is older than what was read of it: it was restored, or is another")
+            raise Compacted(
+                f"{self._where}: the revision is older than the last one read: the store was restored or replaced"
+            )
         if head == after:
             return []
         told = await self._feed.read_up_to(after, head)
@@ -330,9 +332,7 @@ class EtcdStore:
         if refused.compacted:
             return Compacted(f"{self._where}: {refused}")
         if refused.too_large:
-            return TooLarge(
-                f"{self._where}: {refused} (its --max-request-bytes and --max-txn-ops say how much it takes)"
-            )
+            return TooLarge(f"{self._where}: {refused} (etcd limits: --max-request-bytes and --max-txn-ops)")
         return StoreUnavailable(f"{self._where}: {refused}{NO_SPACE_ADVICE if refused.no_space else ''}")
 
     async def _check_version(self) -> None:
@@ -464,7 +464,7 @@ class EtcdStore:
             if not self._unresolved_token:
                 return
             raise StoreUnavailable(
-                f"{error.__cause__}; what became of an earlier change is to be found out first"
+                f"{error.__cause__}; the outcome of an earlier change must be determined first"
             ) from None
 
     async def _resolve_outcome(self) -> int | None:
@@ -481,7 +481,7 @@ class EtcdStore:
         try:
             answer = await self._ask(TXN, request)
         except StoreError as error:
-            raise OutcomeUnknown(f"{error}; whether the change was written is not known yet") from error
+            raise OutcomeUnknown(f"{error}; the outcome of the change is unknown") from error
         self._unresolved_token = ""
         if answer.succeeded:
             self._session_revision = answer.header.revision
@@ -493,7 +493,7 @@ class EtcdStore:
         if found and found[0].value == fence:  # the answer to an earlier fence was lost
             return None
         raise OutcomeUnknown(
-            f"{self._where}: somebody took our session away; whether the change was written is not known"
+            f"{self._where}: another program deleted this server's session; the outcome of the change is unknown"
         )
 
     async def _collect(self, batches: list[Batch], after: int, head: int) -> None:
@@ -501,7 +501,7 @@ class EtcdStore:
         before an error are kept."""
         start = batches[-1].revision if batches else after
         size = sum(map(size_of, batches))
-        too_much = Compacted(f"{self._where}: too much was written after revision {after}")
+        too_much = Compacted(f"{self._where}: too many changes after revision {after}")
         try:
             async with contextlib.aclosing(
                 stream_transactions(self._members, self._keys, start, CALL_TIMEOUT)

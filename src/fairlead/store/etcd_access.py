@@ -7,7 +7,7 @@ from pathlib import Path
 
 PREFIX = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,199}")
 MAX_MEMBERS = 16
-EXAMPLE = "give it as in etcd://192.0.2.1:2379,192.0.2.2:2379,192.0.2.3:2379/fairlead"
+EXAMPLE = "example: etcd://192.0.2.1:2379,192.0.2.2:2379,192.0.2.3:2379/fairlead"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,16 +36,16 @@ def parse_location(rest: str) -> Location:
     """Parse the part of the URL after `etcd://`. Raises ValueError with the correct form."""
     hosts, _, prefix = rest.partition("/")
     if "@" in hosts:
-        raise ValueError("a user is not named in it: store.user and store.password_file do")
+        raise ValueError("the URL must not contain a user; set store.user and store.password_file")
     members = tuple(hosts.split(","))
     if len(members) > MAX_MEMBERS or len(set(members)) < len(members):
-        raise ValueError(f"it names a member twice, or more than {MAX_MEMBERS}")
+        raise ValueError(f"duplicate member, or more than {MAX_MEMBERS} members")
     for each in members:
         _check_member(each)
     prefix = prefix.rstrip("/")
     if not PREFIX.fullmatch(prefix) or "//" in prefix:
         raise ValueError(
-            f"the prefix of this deployment's keys is missing, or has other than A-Z a-z 0-9 . _ - /; {EXAMPLE}"
+            f"the key prefix of this deployment is missing, or has characters other than A-Z a-z 0-9 . _ - /; {EXAMPLE}"
         )
     return Location(members=members, prefix=prefix)
 
@@ -53,21 +53,23 @@ def parse_location(rest: str) -> Location:
 def _check_member(member: str) -> None:
     host, _, port = member.rpartition(":")
     if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 2**16:
-        raise ValueError(f"'{member}' is no HOST:PORT; {EXAMPLE}")
+        raise ValueError(f"'{member}' is not HOST:PORT; {EXAMPLE}")
     if host.startswith("[") and host.endswith("]"):
         ip_address(host[1:-1])
     elif not re.fullmatch(r"[A-Za-z0-9._-]+", host):
-        raise ValueError(f"'{member}' is no HOST:PORT; an IPv6 address needs brackets; {EXAMPLE}")
+        raise ValueError(f"'{member}' is not HOST:PORT; an IPv6 address needs brackets; {EXAMPLE}")
 
 
 def check_access(access: Access) -> None:
     """Check the combination of access options. Raises ValueError."""
     if bool(access.certificate) != bool(access.key):
-        raise ValueError("store.certificate and store.key go together")
+        raise ValueError("store.certificate and store.key must be set together")
     if bool(access.user) != bool(access.password_file):
-        raise ValueError("store.user and store.password_file go together; with a certificate its name is the user")
+        raise ValueError(
+            "store.user and store.password_file must be set together; a certificate authenticates as its common name"
+        )
     if (access.certificate or access.user) and not access.ca:
-        raise ValueError("certificates and passwords need TLS: name the authority of etcd's certificates by store.ca")
+        raise ValueError("certificates and passwords require TLS: set store.ca to the CA of etcd's certificates")
 
 
 def read_file(path: str) -> bytes | None:

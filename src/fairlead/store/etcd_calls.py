@@ -17,7 +17,7 @@ from fairlead.store.interface import StoreUnavailable
 
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # gRPC's C core writes to standard error, bypassing the log
 if importlib.util.find_spec("grpc") is None or importlib.util.find_spec("google.protobuf") is None:
-    raise StoreUnavailable("a store in etcd needs gRPC, which is not installed: pip install 'fairlead[etcd]'")
+    raise StoreUnavailable("gRPC is not installed, which a store in etcd requires: pip install 'fairlead[etcd]'")
 
 import grpc
 import grpc.aio
@@ -125,7 +125,9 @@ def _read_tls(access: Access) -> Any:
             context.load_cert_chain(access.certificate, access.key, password="")
     except ssl.SSLError as error:
         names = ", ".join(filter(None, (access.ca, access.certificate, access.key)))
-        raise OSError(f"{names}: these are not certificates and their key: {error.reason or error}") from None
+        raise OSError(
+            f"{names}: expected CA certificates, or a certificate and its private key: {error.reason or error}"
+        ) from None
     return grpc.ssl_channel_credentials(*read)
 
 
@@ -165,7 +167,7 @@ class EtcdMembers:
             await way.close()
             raise
         before, self._connections = self._connections, way
-        self._retired[before] = asyncio.create_task(self._leave(before), name="calls that were under way")
+        self._retired[before] = asyncio.create_task(self._leave(before), name="close retired connections")
         for stream in tuple(self._streams):
             stream.cancel()
 
@@ -179,7 +181,7 @@ class EtcdMembers:
                 except EtcdUnreachable as error:
                     reason = str(error)
                 if _now() >= until:
-                    raise StoreUnavailable(f"no member of the etcd answers, or it has no quorum: {reason}")
+                    raise StoreUnavailable(f"no etcd member responds, or etcd has no quorum: {reason}")
             await asyncio.sleep(RETRY_INTERVAL)
 
     async def call_once(self, method: Method, request: Any) -> Any:
@@ -212,16 +214,18 @@ class EtcdMembers:
                 async with asyncio.timeout(patience):
                     message = await call.read()
                 if message is grpc.aio.EOF:
-                    raise self._switch_member(asked, "the watch has ended")
+                    raise self._switch_member(asked, "the watch ended")
                 yield message
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
             raise self._to_exception(asked, error) from None
         except TimeoutError:
-            raise self._switch_member(asked, "no answer in time") from None
+            raise self._switch_member(asked, "connection timed out") from None
         except asyncio.CancelledError:
             if _is_cancelled():
                 raise
-            raise EtcdUnreachable(f"{self._names[asked]}: the stream was left for a newer way") from None
+            raise EtcdUnreachable(
+                f"{self._names[asked]}: the stream was closed, because credentials were renewed"
+            ) from None
         finally:
             self._streams.discard(call)
             call.cancel()
@@ -259,7 +263,7 @@ class EtcdMembers:
 
     def _to_exception(self, asked: int, error: Any) -> EtcdError | EtcdUnreachable:
         if not isinstance(error, grpc.aio.AioRpcError):
-            return self._switch_member(asked, "the connection has ended")
+            return self._switch_member(asked, "the connection was closed")
         reason = (error.details() or error.code().name)[:MAX_REASON_LENGTH]
         if error.code() in RETRYABLE_CODES or "too many requests" in reason:
             return self._switch_member(asked, reason)

@@ -56,7 +56,7 @@ async def stream_transactions(
                     yield Batch(revision=event.kv.mod_revision, documents=written)
                     written, size = {}, 0
             if size > MAX_TRANSACTION_BYTES or len(written) > MAX_TRANSACTION_DOCUMENTS:
-                raise Compacted("more was written than one change can be")
+                raise Compacted("the watch received more data than one change can have")
 
 
 def _documents(keys: EtcdKeys, event: Any) -> dict[str, bytes | None]:

@@ -95,7 +95,7 @@ def nest(operations: Sequence[Any], beside: int = 0) -> Sequence[Any]:
     """Nest operations into lists that etcd accepts. Raises TooLarge."""
     top, middle, low = _widths(beside)
     if not has_room(beside, len(operations)):
-        raise TooLarge(f"one change of more than {top * middle * low} documents and claims: make it in several")
+        raise TooLarge(f"a change has at most {top * middle * low} documents and claims: split it")
     if len(operations) <= MAX_OPERATIONS:
         return operations
     for width in (low, middle):

@@ -23,7 +23,7 @@ class NewerDocument(StoreUnavailable):
     """A newer version of Fairlead wrote the document; this version cannot interpret it. The message names the owner."""
 
     def __init__(self, key: str, why: str) -> None:
-        super().__init__(f"{key}: a newer version of Fairlead wrote it: {why}")
+        super().__init__(f"{key}: written by a newer version of Fairlead: {why}")
         self.key = key
 
 
@@ -74,9 +74,9 @@ def upgraded(key: str, kind: Kind, document: Any) -> Any:
     """Upgrade a document to the current format. Raises NewerDocument, and any error of a step for invalid ones."""
     number = document.get(NAME, 0) if isinstance(document, dict) else 0
     if type(number) is not int or number < 0:
-        raise ValueError(f"its format is no number: {number!r}"[:100])
+        raise ValueError(f"format is not a number: {number!r}"[:100])
     if number > current():
-        raise NewerDocument(key, f"its format is {number}, and this version knows those up to {current()}")
+        raise NewerDocument(key, f"format {number}, but this version reads formats up to {current()}")
     for step in STEPS[number:]:
         if (up := step.up.get(kind)) is not None:
             document = up(document)

@@ -40,7 +40,7 @@ async def read_changed(store: Store, known: Mapping[Owner, int], decode: Decode)
             return await _read_once(store, known, decode)
         except Compacted:
             continue
-    raise StoreUnavailable("it is compacted faster than it can be read")
+    raise StoreUnavailable("the store compacts its history faster than Fairlead reads it")
 
 
 async def _read_once(store: Store, known: Mapping[Owner, int], decode: Decode) -> tuple[Stored, int]:

@@ -20,7 +20,7 @@ class Conflict(StoreError):
     """Write conflict: a guard does not hold because another writer was first. Read and decide again."""
 
     def __init__(self, key: str) -> None:
-        super().__init__(f"{key} was changed meanwhile")
+        super().__init__(f"{key} was changed by another writer")
         self.key = key
 
 

@@ -17,11 +17,11 @@ class FenceState(StrEnum):
 
 
 MESSAGES = {
-    FenceState.FILLING: "it is being filled from {other} since {since}, and nobody serves from half of it: if that was"
-    " interrupted, begin it again",
-    FenceState.COPYING: "it is being copied to {other} since {since}, and nothing is written meanwhile: if that was"
-    " interrupted, begin it again, or stay with `fairlead store reopen`",
-    FenceState.MOVED: "the deployment has moved to {other} ({since}): start servers with that as store.url",
+    FenceState.FILLING: "an incomplete copy from {other}, started {since}, cannot be served: if the copy was"
+    " interrupted, restart it",
+    FenceState.COPYING: "read-only during the copy to {other}, started {since}: if the copy was interrupted,"
+    " restart it, or cancel it with `fairlead store reopen`",
+    FenceState.MOVED: "the deployment moved to {other} ({since}): set store.url to {other}",
 }
 
 
@@ -51,7 +51,7 @@ def decode_fence(value: bytes) -> Fence:
     try:
         return msgspec.json.decode(value, type=Fence)
     except msgspec.DecodeError:
-        raise StoreFenced("it is sealed by a newer version of Fairlead") from None
+        raise StoreFenced("fenced by a newer version of Fairlead") from None
 
 
 def fenced_error(where: object, value: bytes) -> StoreFenced:

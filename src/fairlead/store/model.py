@@ -180,7 +180,7 @@ class Model:
     def set_abilities(self, abilities: frozenset[str]) -> None:
         """Record the abilities of the connected dataplane, which may have been upgraded."""
         if abilities != self.snapshot.abilities:
-            LOG.info("the dataplane can do: %s", ", ".join(sorted(abilities)) or "what every one can")
+            LOG.info("dataplane features: %s", ", ".join(sorted(abilities)) or "none beyond the minimum version")
             run_to_completion(self.observe(ABILITIES, abilities))
 
     async def write(self, change: Change) -> Snapshot:
@@ -252,9 +252,7 @@ class Model:
             try:
                 await stack.enter_async_context(self._writing.turn(REQUEST_PROJECT.get(), WRITE_TIMEOUT))
             except TimeoutError:
-                raise StoreUnavailable(
-                    f"earlier changes have been waiting for the store for {WRITE_TIMEOUT:g} s"
-                ) from None
+                raise StoreUnavailable(f"earlier changes have waited for the store for {WRITE_TIMEOUT:g} s") from None
             except WaitQueueFull:
                 raise StoreUnavailable(f"{MAX_WAITING} changes of this project are waiting for the store") from None
             yield
@@ -279,7 +277,7 @@ class Model:
             await self.catch_up()
             if time.monotonic() > until:
                 break
-        raise RetriesExhausted(f"others wrote first {lost + 1} times in a row; try again")
+        raise RetriesExhausted(f"{lost + 1} write conflicts in a row; retry")
 
     async def _store_and_publish(self, before: Snapshot, changes: Changes) -> Snapshot | None:
         """Commit and publish; None after a write conflict. Raises StoreError."""
@@ -322,7 +320,7 @@ class Model:
         try:  # other servers wrote in between: apply theirs first, in the order of the feed
             written = await self._catch_up(revision)
         except StoreError as error:
-            LOG.warning("cannot read what others wrote: %s", error)
+            LOG.warning("cannot read the changes of other servers: %s", error)
             self._publish_late(changes, revision)
             return self.snapshot
         # the result shows what the caller wrote, even if another server has changed or deleted it since
@@ -344,7 +342,7 @@ class Model:
 
         The snapshot changes only after everything is read, so an interrupted read can be repeated.
         """
-        LOG.warning("too far behind the store: read all of it again")
+        LOG.warning("the store's feed no longer reaches back far enough; reading the whole store")
         stored, revision = await read_changed(self._store, self.snapshot.generations, self._decoded)
         for _ in range(STEPWISE_ATTEMPTS):
             old = self.snapshot

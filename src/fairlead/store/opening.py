@@ -28,10 +28,12 @@ class Scheme:
 def _check_file(path: str, access: Access) -> None:
     if access != Access():
         raise ValueError(
-            "it is a file: store.ca, store.certificate, store.key, store.user, store.password_file are for etcd"
+            "store.ca, store.certificate, store.key, store.user and store.password_file are for etcd, not for a file"
         )
     if not path.startswith("/") or path.endswith("/"):
-        raise ValueError("it names no file; give it whole, as in sqlite:///var/lib/fairlead/fairlead.db")
+        raise ValueError(
+            "the path must be the absolute path of a file; example: sqlite:///var/lib/fairlead/fairlead.db"
+        )
 
 
 def _open_file(path: str, _: Access) -> Awaitable[Store]:
@@ -74,7 +76,7 @@ def check_url(url: str, access: Access = NO_ACCESS) -> None:
     """Raise ValueError if the URL names no store."""
     scheme, colon, rest = url.partition("://")
     if not colon or scheme not in SCHEMES:
-        raise ValueError(f"'{_shown(url)}' begins with none of {', '.join(f'{each}://' for each in SCHEMES)}")
+        raise ValueError(f"'{_shown(url)}' must begin with one of {', '.join(f'{each}://' for each in SCHEMES)}")
     try:
         SCHEMES[scheme].check(rest, access)
     except ValueError as error:

@@ -50,7 +50,7 @@ class ReadBarrier:
     async def wait(self) -> None:
         """Wait until the model has everything stored before this call. Raises StoreUnavailable."""
         if self._next is None:
-            self._next = asyncio.create_task(self._poll_after(self._running), name="a look at the store")
+            self._next = asyncio.create_task(self._poll_after(self._running), name="store poll")
             self._next.add_done_callback(_retrieve_exception)
         self.shared += 1
         await asyncio.shield(self._next)
@@ -62,15 +62,15 @@ class ReadBarrier:
             async with asyncio.timeout(patience):
                 await self.wait()
         except TimeoutError:
-            reason = self._failure or f"it has not answered for {patience:g} s"
-            raise StoreStale(f"what is stored by now is not known: {reason}") from None
+            reason = self._failure or f"no response for {patience:g} s"
+            raise StoreStale(f"cannot read the latest revision of the store: {reason}") from None
         except StoreUnavailable as error:
-            raise StoreStale(f"what is stored by now is not known: {error}") from None
+            raise StoreStale(f"cannot read the latest revision of the store: {error}") from None
 
     @asynccontextmanager
     async def retrying(self) -> AsyncIterator[None]:
         """Repeat failed polls until one succeeds, during the context."""
-        task = asyncio.create_task(self._retry(), name="looks at a store that is away")
+        task = asyncio.create_task(self._retry(), name="retry store polls")
         try:
             yield
         finally:
@@ -102,11 +102,13 @@ class ReadBarrier:
         self._became_unavailable.set()
         if self._unavailable_since is None:
             self._unavailable_since = time.monotonic()
-            LOG.warning("the store cannot be read (%s): what other servers write is not known until it can", error)
+            LOG.warning(
+                "the store is unavailable (%s): changes of other servers are not visible until it responds", error
+            )
 
     def _record_success(self) -> None:
         if self._unavailable_since is not None:
-            LOG.info("the store can be read again, after %.1f s", self.unavailable_seconds)
+            LOG.info("the store is available again after %.1f s", self.unavailable_seconds)
         self._unavailable_since, self._failure = None, ""
         self._became_unavailable.clear()
 

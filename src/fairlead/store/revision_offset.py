@@ -80,7 +80,7 @@ class OffsetStore:
         if revision == NO_REVISION:
             return NO_REVISION
         if revision <= self._revision_offset:
-            raise Compacted(f"the feed begins after the copy, which ended after revision {self._revision_offset}")
+            raise Compacted(f"the feed begins after the copy, which ended at revision {self._revision_offset}")
         return revision - self._revision_offset
 
     def _from_stored(self, revision: int) -> int:

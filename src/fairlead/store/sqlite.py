@@ -207,13 +207,17 @@ class SqliteStore:
             try:
                 status = path.stat()
             except OSError as error:
-                raise StoreUnavailable(f"{path}: {error.strerror}; put it back, or start again with another") from error
+                raise StoreUnavailable(
+                    f"{path}: {error.strerror}; restore the file, or restart with another store"
+                ) from error
             found.append((status.st_dev, status.st_ino))
         return tuple(found)
 
     def _check_files(self) -> None:
         if self._identify_files() != self._files:
-            raise StoreUnavailable(f"{self._path} or its log is another file than at the start; start again to use it")
+            raise StoreUnavailable(
+                f"{self._path} or its log was replaced while the server ran; restart the server to use it"
+            )
 
     @property
     def _sql(self) -> sqlite3.Connection:

@@ -123,7 +123,7 @@ class SqliteBulkStore(SqliteStore):
     def _open_existing(self) -> None:
         """Open an existing file. Raises Absent."""
         if not self._path.is_file():
-            raise StoreMissing(f"{self._path}: there is no such file")
+            raise StoreMissing(f"{self._path}: no such file or directory")
         self._open()
 
     def _open(self) -> None:

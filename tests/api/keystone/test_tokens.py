@@ -236,7 +236,7 @@ async def test_wrong_own_password_is_logged_once_and_retried_slowly(caplog: pyte
         assert await cloud.outcome("good") == "right"
     lines = [record.getMessage() for record in caplog.records if record.name == client.__name__]
     assert len(lines) == 1
-    assert "refuses user 'fairlead' of project 'service': see keystone.user" in lines[0]
+    assert "rejects user 'fairlead' of project 'service': check keystone.user" in lines[0]
     assert PASSWORD not in caplog.text
 
 
@@ -252,9 +252,9 @@ async def test_missing_service_role_is_named_in_the_log(caplog: pytest.LogCaptur
     [
         (401, ServiceUserRejected, "refuses user 'fairlead'"),
         (403, ServiceUserRejected, "refuses user 'fairlead'"),
-        (404, ServiceUserRejected, "answers 404 to a log-in: keystone.url"),
-        (301, ServiceUserRejected, "answers 301 to a log-in: keystone.url"),
-        (200, ServiceUserRejected, "answers 200 to a log-in: keystone.url"),
+        (404, ServiceUserRejected, "returned status 404 to a login: keystone.url"),
+        (301, ServiceUserRejected, "returned status 301 to a login: keystone.url"),
+        (200, ServiceUserRejected, "returned status 200 to a login: keystone.url"),
         (500, NoAnswer, "answers 500"),
         (429, NoAnswer, "answers 429"),
     ],

@@ -80,5 +80,5 @@ def test_operations_are_filtered(site: LxdFrontEnd):
 def test_server_owned_key_cannot_be_unset(site: LxdFrontEnd, method: str, more: dict[str, Any], version: int):
     """Keys that the server owns cannot be unset, for which `incus network unset` sends an empty value."""
     key = f"volatile.network.ipv{version}.address"
-    said = f'Invalid value for network "net" option "{key}": It is chosen by the server'
+    said = f'Invalid value for network "net" option "{key}": The value is set by the server'
     assert site.call_error(method, "/1.0/networks/net", {"config": {**more, key: ""}}) == (400, said)

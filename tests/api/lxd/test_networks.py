@@ -311,7 +311,7 @@ TYPES = "is not supported, type must be one of: ovn, physical, bridge"
         (
             {"config": {"volatile.network.ipv4.address": "203.0.113.9"}},
             400,
-            f'{NAMED}"volatile.network.ipv4.address": It is chosen by the server',
+            f'{NAMED}"volatile.network.ipv4.address": The value is set by the server',
         ),
         (
             {"config": {"ipv4.address": "192.0.2.1/24"}},
@@ -331,7 +331,7 @@ TYPES = "is not supported, type must be one of: ovn, physical, bridge"
         (
             {"config": {"ipv4.address": "0.0.0.1/0", "ipv4.nat": "true"}},
             400,
-            'Subnet "0.0.0.0/0" is every address there is',
+            'Subnet "0.0.0.0/0" contains all addresses',
         ),
         (
             {"config": {"ipv4.address": "10.0.0.255/24", "ipv4.nat": "true"}},
@@ -635,7 +635,7 @@ def test_network_and_uplink_can_be_renamed(ovn: LxdFrontEnd):
         ),
         (
             {"volatile.network.ipv4.address": "203.0.113.9"},
-            'Invalid value for network "ovn0" option "volatile.network.ipv4.address": It is chosen by the server',
+            'Invalid value for network "ovn0" option "volatile.network.ipv4.address": The value is set by the server',
         ),
     ],
 )

@@ -28,7 +28,7 @@ def test_operator_creates_an_announced_network_with_subnets_of_both_families(
 
 def test_invalid_announced_networks_are_refused_with_the_reason(door: NetworkFrontEnd, pool: dict[str, Any]):
     wire = {"network": KIND | {"provider:physical_network": "phys"}}
-    assert "it is on no wire" in door.call_error("POST", "/networks", wire)[2]
+    assert "which has no physical segment" in door.call_error("POST", "/networks", wire)[2]
     outside = {"network": KIND | {"router:external": True}}
     assert "cannot be external" in door.call_error("POST", "/networks", outside)[2]
     assert door.call("POST", "/networks", {"network": KIND}, "ann")[0] == 403

@@ -367,5 +367,5 @@ def test_invalid_floating_ips_are_refused(door: NetworkFrontEnd, public: dict[st
     assert door.call_error("GET", f"/floatingips/{chosen['id']}", caller="bob")[0] == 404
     ports = {"port": {"network_id": net["id"], "device_owner": "network:floatingip"}}
     assert door.call_error("POST", "/ports", ports)[2].endswith(
-        "device_owner network:floatingip is given by what it serves."
+        "device_owner network:floatingip is reserved: it is set by the service of the port."
     )

@@ -187,7 +187,7 @@ def test_checks_beyond_neutrons_refuse_invalid_local_ips(world: LocalIPScene):
         "PUT", f"/routers/{router['id']}/add_router_interface", {"subnet_id": world.four}, "ann"
     )
     said = world.refused(400, "BadRequest", local_port_id=joined["port_id"])
-    assert said.endswith("has device owner network:router_interface, and is no machine's.")
+    assert said.endswith("has device owner network:router_interface, so it is not the port of a machine.")
     bobs = world.port(caller="bob")
     said = world.refused(400, "BadRequest", local_port_id=bobs)  # ann can see the port, because it is on her network
     assert said == f"Bad local_ip request: Port {bobs} is not of the project of the Local IP."
@@ -513,7 +513,7 @@ def test_local_ip_unsupported_by_the_dataplane_is_not_stored(door: NetworkFrontE
     net = door.create("network")["id"]
     door.create("subnet", network_id=net, cidr="10.0.0.0/31", gateway_ip=None, enable_dhcp=False)
     told = door.call_error("POST", "/local_ips", {"local_ip": {"network_id": net}})
-    text = "This is not supported: ovn does not support a Local IP in a subnet of so few addresses (10.0.0.0/31)"
+    text = "This is not supported: ovn does not support a Local IP in the subnet 10.0.0.0/31, which is too small"
     assert told == (501, "HTTPNotImplemented", text)
 
 

@@ -232,7 +232,7 @@ SUBNET = {"subnet_id": "FOUR"}
         ),
         (
             {"device_owner": "network:router_interface"},
-            "400 BadRequest: Bad port request: device_owner network:router_interface is given by add_router_interface.",
+            "400 BadRequest: Bad port request: device_owner network:router_interface is reserved: it is set by add_router_interface.",
         ),
         ({"network_id": UNKNOWN_ID}, f"404 NetworkNotFound: Network {UNKNOWN_ID} could not be found."),
         ({"binding:vif_type": "ovs"}, "400 HTTPBadRequest: Attribute 'binding:vif_type' not allowed in POST"),
@@ -333,7 +333,7 @@ def test_vip_port_and_its_network_cannot_be_deleted_while_in_use(door: NetworkFr
 def test_vip_port_without_a_load_balancer_id_is_refused(door: NetworkFrontEnd, net: dict[str, Any]):
     body = {"port": {"network_id": net["id"], "device_owner": "Octavia", "device_id": "lb-x"}}
     code, kind, words = door.call_error("POST", "/ports", body)
-    assert (code, kind, "is given by the load balancer" in words) == (400, "BadRequest", True)
+    assert (code, kind, "is reserved: it is set by the load balancer" in words) == (400, "BadRequest", True)
 
 
 def test_administrator_may_create_the_port_of_a_future_load_balancer(door: NetworkFrontEnd, net: dict[str, Any]):

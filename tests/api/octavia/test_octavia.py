@@ -453,7 +453,7 @@ BAD = [
     ("POST", POOLS, pool_of(session_persistence={"type": "APP_COOKIE"}), 400, 'Field "cookie_name" must be specified'),
     ("PUT", POOLS + "/{pool}", {"pool": {"lb_algorithm": "LEAST_CONNECTIONS"}}, 501, "lb_algorithm LEAST_CONNECTIONS"),
     ("POST", MEMBERS, member_of(address="10.0.0.11", protocol_port=8080), 409, "already using ip 10.0.0.11"),
-    ("POST", MEMBERS, member_of(address="fd00::11"), 501, "members whose IP version no VIP has"),
+    ("POST", MEMBERS, member_of(address="fd00::11"), 501, "members with an IP version that no VIP has"),
     ("POST", MEMBERS, member_of(address="169.254.169.254"), 400, "is not a valid option for member address"),
     ("POST", MEMBERS, member_of(weight=257), 400, "Value should be lower or equal to 256"),
     ("POST", MEMBERS, member_of(weight=-1), 400, "Value should be greater or equal to 0"),
@@ -552,7 +552,10 @@ def test_additional_vips_must_be_addresses_of_the_given_port(door):
         mine = {"vip_subnet_id": SUBNET, "vip_port_id": UNKNOWN_ID}
         for entry, words in (
             ({"ip_address": "fd00::21"}, f"Port {UNKNOWN_ID} has no such address on subnet {SUBNET6}."),
-            ({"port_id": NET}, "port_id of additional_vips: all VIPs are on one port; name it as vip_port_id."),
+            (
+                {"port_id": NET},
+                "port_id of additional_vips is not supported: all VIPs are on one port; set it as vip_port_id.",
+            ),
         ):
             body = {"loadbalancer": {**mine, "additional_vips": [{"subnet_id": SUBNET6, **entry}]}}
             answer = await place.call("POST", LBS, body)

@@ -71,7 +71,7 @@ def test_probes_go_to_ports_of_the_project_only(door):
         answers = [await place.call("POST", LBS, tree(address)) for address in ("10.0.0.11", "10.0.0.99")]
         assert [answer.status_code for answer in answers] == [501, 501]
         texts = [answer.json()["faultstring"] for answer in answers]
-        assert "10.0.0.11 is no port of project mine on network" in texts[0]
+        assert "10.0.0.11 is not the address of a port of project mine on network" in texts[0]
         assert texts[0].replace("10.0.0.11", "10.0.0.99") == texts[1]
         body = tree("10.0.0.12", {"address": "10.0.0.13", "monitor_address": "10.0.0.11"})
         assert (await place.call("POST", LBS, body)).status_code == 501
@@ -259,9 +259,17 @@ def test_ipv6_monitor_needs_no_probe_source_address(door):
 
 
 REFUSED = [
-    (tree("10.0.0.99"), 501, f"member 10.0.0.99: 10.0.0.99 is no port of network {NET}; if it is on another network"),
-    (tree({"address": "10.0.0.11", "monitor_address": "10.0.0.98"}), 501, "10.0.0.98 is no port of network"),
-    (tree("10.9.0.2"), 501, "is no port of network"),
+    (
+        tree("10.0.0.99"),
+        501,
+        f"member 10.0.0.99: 10.0.0.99 is not the address of a port of network {NET}; if it is on another network",
+    ),
+    (
+        tree({"address": "10.0.0.11", "monitor_address": "10.0.0.98"}),
+        501,
+        "10.0.0.98 is not the address of a port of network",
+    ),
+    (tree("10.9.0.2"), 501, "is not the address of a port of network"),
     (
         tree({"address": "10.9.0.2", "subnet_id": FULL_SUBNET}),
         409,

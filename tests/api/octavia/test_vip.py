@@ -95,6 +95,6 @@ def test_announced_network_is_refused_for_providers_that_do_not_announce(door: O
     door.run(door.server.model.write(lambda _: Changes(puts=(pool,))))
     before = door.run(door.server.store.range(""))
     status, words = door.call_error("POST", "/loadbalancers", {"loadbalancer": {"vip_network_id": OTHER}})
-    why = f"Network {OTHER} is for VIPs that hosts announce, which those of provider fairlead are not."
+    why = f"Network {OTHER} is announced by hosts, which VIPs of provider fairlead do not support."
     assert (status, words) == (400, f"Validation failure: {why}")
     assert door.run(door.server.store.range("")) == before

@@ -84,8 +84,8 @@ class _ExpiredCertificates:
             return
         if now < begin:
             raise ClientCertificateNotValid(
-                f"the certificate of chassis {chassis} is not valid before {begin:%Y-%m-%d %H:%M} UTC: does the clock"
-                " of this server go right?"
+                f"the certificate of chassis {chassis} is not valid before {begin:%Y-%m-%d %H:%M} UTC: check the clock"
+                " of this server"
             )
         words = f"the certificate of chassis {chassis} expired on {end:%Y-%m-%d %H:%M} UTC: {REMEDY.format(chassis)}"
         if self._logged.get(chassis) != end:
@@ -121,7 +121,7 @@ def routes(services: Services, takes: Callable[[str], Any]) -> list[Operation]:
         """Issue a certificate for the key of the request, in exchange for a token, which can be used once."""
         address = connection_key(request.client.host if request.client else "")
         if (wait := pace.wait(address)) > 0:
-            raise rate_limited(f"address {address} has brought too many wrong tokens", wait)
+            raise rate_limited(f"address {address} sent too many invalid tokens", wait)
         asked, now, enrolment = await read_body(request), services.now(), _enrolment(services)
         secret = digest(asked["token"])
         await services.model.refresh()  # another server may have issued it
@@ -140,7 +140,7 @@ def routes(services: Services, takes: Callable[[str], Any]) -> list[Operation]:
         """Renew the certificate of an enrolled node, which authenticates with the present one."""
         chassis, now = request.path_params["chassis"], services.now()
         if identity(request).user != f"chassis {chassis}":
-            raise ApiError(403, "a certificate is renewed by who comes with one of that chassis")
+            raise ApiError(403, "to renew a certificate, authenticate with the present certificate of the chassis")
         signed = _sign(_enrolment(services), (await read_body(request))["request"], chassis, now)
         certificate = IssuedCertificate(fingerprint=signed.fingerprint, not_after=signed.not_after)
         await services.write(lambda snapshot: renew_node(snapshot, chassis, certificate, now))
@@ -164,7 +164,7 @@ def routes(services: Services, takes: Callable[[str], Any]) -> list[Operation]:
 def _enrolment(services: Services) -> Enrolment:
     found = services.enrolment()
     if found is None:
-        raise ApiError(404, "agents are not let in by certificates here: nodes.listen is not set")
+        raise ApiError(404, "agents cannot authenticate with certificates: set nodes.listen in the configuration")
     return found
 
 
@@ -178,12 +178,14 @@ def _sign(enrolment: Enrolment, request: str, chassis: str, now: datetime) -> Si
 def refusal_of(_: Request, refused: Refused) -> ApiError:
     match refused.why:
         case BadChassisName(name=name):
-            return ApiError(400, f"'{name[:100]}' cannot be enrolled: letters, digits, dots, - and _, 64 at most")
+            return ApiError(
+                400, f"chassis '{name[:100]}' cannot be enrolled: a name has at most 64 letters, digits, dots, - and _"
+            )
         case NoSuchNode(name=name):
             return ApiError(404, f"chassis {name[:100]} is not enrolled")
         case NoSuchNodeToken():
-            return ApiError(403, "the token is not good: nobody issued it, it was spent, or its time is over")
+            return ApiError(403, "the token is invalid: unknown, already used, or expired")
         case TooManyNodes(most=most):
-            return ApiError(409, f"there are {most} already")
+            return ApiError(409, f"{most} nodes are enrolled, which is the maximum")
         case why:
             return ApiError(409, str(why))

@@ -66,7 +66,7 @@ def read_keys(answer: Any, number: int) -> list[SecretResponse]:
     except (KeyError, TypeError):
         found = []
     if len(found) != number:
-        raise ValueError("a server's answer about keys cannot be read")
+        raise ValueError("the server's response to a request for keys is invalid")
     return found
 
 
@@ -84,7 +84,7 @@ class KeyDelivery:
         self._check(request, chassis)
         _check_private(request)
         if (wait := self._pace.wait(chassis)) > 0:
-            raise rate_limited(f"chassis {chassis} asks for keys too often", wait)
+            raise rate_limited(f"chassis {chassis} requests keys too often", wait)
         self._pace.add(chassis)
         asked: Sequence[Mapping[str, Any]] = (await read_body(request))["secrets"]
         snapshot = self._services.model.snapshot
@@ -98,7 +98,7 @@ class KeyDelivery:
             if secret in lent[each["load_balancer"]]:
                 found.append(await self._answer(snapshot.load_balancers[each["load_balancer"]], secret, each["digest"]))
             else:
-                found.append({"pem": None, "refused": f"chassis {chassis} runs no proxy that needs it"})
+                found.append({"pem": None, "refused": f"chassis {chassis} runs no proxy that uses this key"})
         answer = json_response({"secrets": found})
         answer.headers["Cache-Control"] = "no-store"
         return answer
@@ -107,7 +107,7 @@ class KeyDelivery:
         try:
             pem = await self._services.keys.deliver(balancer, secret, digest)
         except KeyStoreUnresponsive as error:
-            raise ApiError(503, f"{error}: ask another server, or again later") from None
+            raise ApiError(503, f"{error}: retry, or use another server") from None
         except Unreadable as error:
             owner = Owner(Kind.LOAD_BALANCER, balancer.id)
             self._services.keys.forget_deleted(self._services.model.snapshot, [owner])  # may be deleted now
@@ -119,7 +119,7 @@ def _check_private(request: Request) -> None:
     """Raise ApiError if the connection is neither TLS nor local."""
     if request.url.scheme == "https" or request.client is None or _is_loopback(request.client.host):
         return
-    raise ApiError(403, "keys go to other machines over TLS alone: let the agent come in by nodes.listen")
+    raise ApiError(403, "keys are sent to other machines over TLS only: connect the agent to nodes.listen")
 
 
 def _is_loopback(host: str) -> bool:

@@ -52,13 +52,16 @@ RECONNECT_GRACE = 0.25
 FLAPPING_HOLD_OFF = 300.0
 """Seconds that disconnects of an agent are ignored after a disconnect turned out to be wrong, because something
 between the agent and this server closes connections."""
-NOT_ASSIGNED_TEXT = "it is not for this chassis to probe"
-NO_MONITOR_TEXT = "nobody asks for it to be probed"
-DELEGATED_PROBING_TEXT, PROXY_FAILOVER_TEXT = "others probe what is there", "clients are led to proxies of others"
-HOST_UNMANAGED_TEXT = (
-    "its host goes on as it was told last, what was seen of its members holds, and no change reaches it"
+NOT_ASSIGNED_TEXT = "this chassis does not probe this endpoint"
+NO_MONITOR_TEXT = "no health monitor needs this endpoint"
+DELEGATED_PROBING_TEXT, PROXY_FAILOVER_TEXT = (
+    "other agents probe its members",
+    "clients are sent to proxies of other chassis",
 )
-TOO_MANY = f"an agent tells of {MAX_ENDPOINTS_PER_AGENT} endpoints at most"
+HOST_UNMANAGED_TEXT = (
+    "its host keeps the last configuration, its members keep their last status, and no change reaches it"
+)
+TOO_MANY = f"an agent reports at most {MAX_ENDPOINTS_PER_AGENT} endpoints"
 
 
 @dataclass(slots=True)
@@ -170,7 +173,7 @@ class NodeAgents:
         if before != agent:
             await run_in_steps(self._model.observe(AGENTS, {name: agent}))
         if before is not None and not before.is_responsive:
-            LOG.info("the agent of chassis %s is heard again", name)
+            LOG.info("agent %s reconnected", name)
             heard.reconnects += 1
             await run_in_steps(self._assign_delegates())
         heard.has_complete_report |= report.is_complete and name in self._model.snapshot.chassis
@@ -293,9 +296,9 @@ class NodeAgents:
         stale = find_stale(silences, beats, before)
         news: dict[str, Agent | None] = {name: replace(agents[name], is_responsive=False) for name in stale - before}
         for name in news:
-            LOG.warning("the agent of chassis %s is silent: %s", name, self._effect_text(name, DELEGATED_PROBING_TEXT))
+            LOG.warning("agent %s is unresponsive: %s", name, self._effect_text(name, DELEGATED_PROBING_TEXT))
         for name in self._find_disconnected(now) - news.keys():
-            LOG.warning("the agent of chassis %s has hung up: %s", name, self._effect_text(name, PROXY_FAILOVER_TEXT))
+            LOG.warning("agent %s disconnected: %s", name, self._effect_text(name, PROXY_FAILOVER_TEXT))
             news[name] = replace(agents[name], is_disconnected=True)
         for name in [name for name, heard in self._states.items() if now - heard.at > FORGET_AFTER]:
             await self.forget(name)

@@ -149,7 +149,7 @@ class _CounterHandlers:
 
         doubtful = await run_in_steps(services.node_counts.reporting(chassis, figures, told["interval"], age))
         if doubtful:
-            LOG.warning("chassis %s tells more than a node can count, of listener %s", chassis, doubtful[0])
+            LOG.warning("chassis %s reports implausible counters for listener %s", chassis, doubtful[0])
         return json_response({"unknown": unknown, "doubtful": doubtful})
 
 
@@ -243,11 +243,9 @@ def _split(
 def _only_agents(who: Identity) -> None:
     """Raise ApiError unless the caller is an agent or an administrator."""
     if not who.roles & AGENT_ROLES:
-        raise ApiError(403, "this is for agents: the role is 'service' or 'admin'")
+        raise ApiError(403, "the agents API requires role 'service' or 'admin'")
     if not who.is_admin and not who.chassis:
-        raise ApiError(
-            403, f"user {who.user} speaks for no chassis: let its line in the password file end in :service:CHASSIS"
-        )
+        raise ApiError(403, f"user {who.user} has no chassis: end its line in the password file with :service:CHASSIS")
 
 
 def _only_chassis(who: Identity) -> str | None:
@@ -256,7 +254,7 @@ def _only_chassis(who: Identity) -> str | None:
     if who.is_admin:
         return None
     if len(who.chassis) > 1:
-        raise ApiError(400, f"chassis is missing: which of {', '.join(sorted(who.chassis))} asks?")
+        raise ApiError(400, f"parameter chassis is required: one of {', '.join(sorted(who.chassis))}")
     return next(iter(who.chassis))
 
 
@@ -264,9 +262,7 @@ def _check_speaks(request: Request, chassis: str) -> None:
     """Raise ApiError unless the caller represents the chassis."""
     who = identity(request)
     if not who.is_admin and chassis not in who.chassis:
-        raise ApiError(
-            403, f"user {who.user} speaks for chassis {', '.join(sorted(who.chassis))}, and not for {chassis}"
-        )
+        raise ApiError(403, f"user {who.user} represents chassis {', '.join(sorted(who.chassis))}, not {chassis}")
 
 
 def _check_known(services: Services, request: Request, chassis: str) -> None:
@@ -282,7 +278,7 @@ def _ports_of(services: Services, request: Request, chassis: str) -> frozenset[s
     _check_speaks(request, chassis)
     ports = services.ports_of_chassis(chassis)
     if ports is None:
-        raise ApiError(404, f"OVN has no chassis {chassis}")
+        raise ApiError(404, f"chassis {chassis} does not exist in OVN")
     return ports
 
 
@@ -292,7 +288,7 @@ FRONT_END = ApiFrontEnd(
     error=SENTENCE,
     fault=sentence,
     error_texts={
-        DriverError: lambda _, error: ApiError(503, f"OVN cannot be asked: {error}"),
+        DriverError: lambda _, error: ApiError(503, f"OVN is unavailable: {error}"),
         Refused: authentication.refusal_of,
     },
     authorize=_only_agents,

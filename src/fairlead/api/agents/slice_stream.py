@@ -42,7 +42,7 @@ class SliceStreams:
         self._check(request, chassis)
         self._check_synced()
         if (wait := self._pace.wait(chassis)) > 0:
-            raise rate_limited(f"chassis {chassis} comes to listen too often", wait)
+            raise rate_limited(f"chassis {chassis} connects too often", wait)
         self._pace.add(chassis)
         async with project_slot(request.scope):
             return _Stream(self._channel, self._turns, chassis, cursor)

@@ -199,7 +199,7 @@ class Acceptor:
 
     def _pause(self, error: OSError) -> None:
         if not self._has_logged_pause:
-            LOG.error("no connection can be accepted: %s", error.strerror)
+            LOG.error("cannot accept connections: %s", error.strerror)
         self._has_logged_pause = True
         self._loop.remove_reader(self._listener.fileno())
         self._loop.call_later(PAUSE, self._resume)

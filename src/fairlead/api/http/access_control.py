@@ -63,7 +63,7 @@ LOG_FORMAT = (
 READS = frozenset({"GET", "HEAD", "OPTIONS"})
 HEALTH_PATHS = frozenset({"/healthz", "/readyz"})
 """Health endpoints; they answer every caller, for any Host."""
-NO_PROJECT = "The token is for no project. Log in with a project, or with system scope."
+NO_PROJECT = "The token has no project scope. Log in with a project, or with system scope."
 UNAUTHENTICATED = Identity(user="", project_id="", roles=frozenset())
 UNAUTHENTICATED_LOG.addFilter(RateLimit(UNAUTHENTICATED_PER_MINUTE))
 
@@ -272,7 +272,7 @@ class AccessControl:
         return None
 
     def _provider_unavailable(self, path: str, seconds: float) -> Response:
-        text = "The identity service does not answer, so it cannot be told who calls. Nothing was done."
+        text = "The identity service does not respond, so the request cannot be authenticated. It was not processed."
         response = self._policy.fault(path, ApiError(503, text, "HTTPServiceUnavailable"))
         response.headers["retry-after"] = str(math.ceil(seconds))
         return response
@@ -282,11 +282,12 @@ class AccessControl:
         host = headers.get(b"host", b"").decode("latin-1").lower()
         names = self._policy.names
         if names is not None and host not in names:
-            return f"Host is '{sanitize(host, 100)}'; without authentication it is one of {', '.join(sorted(names))}"
+            allowed = ", ".join(sorted(names))
+            return f"Host '{sanitize(host, 100)}' is not allowed; without authentication it must be one of: {allowed}"
         if headers.get(b"sec-fetch-site", b"none").lower() not in (b"none", b"same-origin"):
-            return "a web page of another site may not call"
+            return "cross-site requests are rejected"
         if (origin := headers.get(b"origin")) is not None and not _is_same_site(origin.decode("latin-1"), host):
-            return "a web page of another site may not call"
+            return "cross-site requests are rejected"
         return ""
 
     def _admitted(self, record: RequestRecord) -> Scope:
@@ -332,7 +333,7 @@ class AccessControl:
     def _log_failed_login(self, facts: dict[str, object]) -> None:
         left_out = self._failed.rejected
         if self._failed.take():
-            words = "%(request)s log-in failed: %(user)r from %(from)s at %(method)s %(path)s"
+            words = "%(request)s login failed: %(user)r from %(from)s at %(method)s %(path)s"
             facts = {**facts, "log_in": "failed", "left_out": left_out}
             words = f"{words} (and {left_out} more)" if left_out else words
             AUDIT_LOG.warning(words, facts, extra={"fields": facts})
@@ -388,8 +389,8 @@ def _unauthorized(challenge: str) -> Response:
 
 def _too_many_checks(seconds: int) -> Response:
     text = (
-        "Too many passwords or tokens of this address wait to be checked, or were wrong."
-        " Who was right before is let in."
+        "Too many passwords or tokens of this address were wrong or are waiting for validation."
+        " Credentials that were valid before are accepted."
     )
     response = _keystone_error(429, "Too Many Requests", text)
     response.headers["retry-after"] = str(seconds)

@@ -140,7 +140,7 @@ def read_password_file(path: Path) -> dict[str, User]:
     except OSError as error:
         raise BadPasswordFile(f"{path}: {error.strerror}") from error
     except UnicodeDecodeError:
-        raise BadPasswordFile(f"{path}: it is not UTF-8 text") from None
+        raise BadPasswordFile(f"{path}: the file is not UTF-8 text") from None
     users: dict[str, User] = {}
     for number, line in enumerate(lines, 1):
         if not line.strip() or line.startswith("#"):
@@ -149,13 +149,13 @@ def read_password_file(path: Path) -> dict[str, User]:
         roles = frozenset(parts[3].split(",")) if len(parts) in (4, 5) else frozenset()
         chassis = frozenset(parts[4].split(",")) if len(parts) == 5 else frozenset()
         if parts[0] in users:
-            raise BadPasswordFile(f"{path}:{number}: the user is there already")
+            raise BadPasswordFile(f"{path}:{number}: duplicate user '{parts[0]}'")
         if "" in chassis or (chassis and "service" not in roles):
-            raise BadPasswordFile(f"{path}:{number}: the fifth column names chassis, of a user with the role service")
+            raise BadPasswordFile(f"{path}:{number}: the fifth column lists chassis and requires role service")
         has_form = parts[1:2] == [BY_CERTIFICATE] or bool(parts[1:] and BCRYPT.match(parts[1]))
         if not roles or not has_form or not roles <= ROLES or len(parts[2]) > MAX_PROJECT_ID_LENGTH:
             raise BadPasswordFile(
-                f"{path}:{number}: a line is user:bcrypt hash:project:role,role, and for an agent :chassis,chassis;"
+                f"{path}:{number}: expected user:bcrypt hash:project:role,role, and for an agent :chassis,chassis;"
                 f" roles are {', '.join(sorted(ROLES))}"
             )
         identity = Identity(user=parts[0], project_id=parts[2], roles=roles, chassis=chassis)

@@ -61,7 +61,7 @@ THREADED_BODY_BYTES = 2**15
 """Bytes above which a body is decoded in a thread."""
 MAX_QUERY_BYTES = 2**15
 """Maximum bytes of a query string: about 800 ids in filters."""
-NO_ANSWER = "the dataplane has not answered yet"
+NO_ANSWER = "the dataplane has not responded yet"
 MAX_MESSAGE_LENGTH = 2000
 """Maximum characters of an error message."""
 JsonObject = dict[str, Any]
@@ -273,9 +273,8 @@ def _bounded(changes: Changes) -> Changes:
         size = len(encode(aggregate))
         if size > MAX_DOCUMENT_BYTES:
             text = (
-                f"{owner_of(aggregate)} would take {size} bytes with all that it holds, and at"
-                f" most {MAX_DOCUMENT_BYTES}"
-                " can be stored; give it fewer parts, or shorter names, descriptions and tags."
+                f"{owner_of(aggregate)} would have {size} bytes, but a document has at most {MAX_DOCUMENT_BYTES}:"
+                " use fewer parts, or shorter names, descriptions and tags."
             )
             raise ApiError(400, text, "DocumentTooLarge")
     return changes
@@ -313,7 +312,7 @@ async def _read_bytes(request: Request, largest: int) -> bytes:
             if len(body) > largest:
                 raise too_large(largest)
     except ClientDisconnect:
-        raise ApiError(400, "The connection ended before the body did.", "MalformedRequestBody") from None
+        raise ApiError(400, "The connection was closed before the end of the body.", "MalformedRequestBody") from None
     return bytes(body)
 
 

@@ -39,15 +39,19 @@ def _itself(_: Request, error: ApiError) -> ApiError:
 def _not_stored(_: Request, error: StoreError) -> ApiError:
     if isinstance(error, TooLarge):
         return ApiError(
-            413, f"Nothing was written: the change is larger than the store takes: {error}", "RequestTooLarge"
+            413, f"Nothing was written, because the change is too large for the store: {error}", "RequestTooLarge"
         )
     if isinstance(error, RetriesExhausted):
         return ApiError(409, f"Nothing was written: {error}", "Conflict")
     if isinstance(error, StoreStale):
-        return ApiError(503, f"Nothing was done: {error}", "ServiceUnavailable")
+        return ApiError(503, f"The request was not processed: {error}", "ServiceUnavailable")
     if isinstance(error, OutcomeUnknown):
-        return ApiError(503, f"Look again before you repeat the change: {error}", "ServiceUnavailable")
-    return ApiError(503, f"The change could not be stored, and nothing was written: {error}", "ServiceUnavailable")
+        return ApiError(
+            503,
+            f"The outcome of the change is unknown: read the object before you repeat the change: {error}",
+            "ServiceUnavailable",
+        )
+    return ApiError(503, f"The store is unavailable, so nothing was written: {error}", "ServiceUnavailable")
 
 
 def _not_served(_: Request, error: HTTPException) -> ApiError:
@@ -55,7 +59,7 @@ def _not_served(_: Request, error: HTTPException) -> ApiError:
 
 
 def _mistake(_: Request, __: Exception) -> ApiError:
-    return ApiError(500, "The server made a mistake; its log says more under this request's id.")
+    return ApiError(500, "Internal server error; the server's log has the details under this request's id.")
 
 
 ERROR_TEXTS: Mapping[type[Exception], ErrorText] = {

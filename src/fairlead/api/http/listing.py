@@ -120,7 +120,7 @@ def select_page(items: Iterable[Item], query: Query, matchers: Matchers) -> Page
 def select_page_in_steps(items: Iterable[Item], query: Query, matchers: Matchers) -> Steps[Page]:
     """Run `select` with a cooperative yield after each item and each sort key."""
     if len(query.sort) > MAX_SORT_KEYS:
-        raise BadQuery(f"A list is sorted by at most {MAX_SORT_KEYS} keys.")
+        raise BadQuery(f"A list has at most {MAX_SORT_KEYS} sort keys.")
     found = []
     for item in items:
         yield

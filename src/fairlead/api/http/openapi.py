@@ -59,26 +59,26 @@ LIMITS = (
     f"A body has at most {MAX_BODY_BYTES} bytes, {MAX_BODY_VALUES} values and {MAX_BODY_DEPTH} levels,"
     " a query string at most"
     f" {MAX_QUERY_BYTES} bytes."
-    f" A network with its subnets, or a load balancer with all that it holds, takes at most {MAX_DOCUMENT_BYTES} bytes."
+    f" A network with its subnets, or a load balancer with all its parts, has at most {MAX_DOCUMENT_BYTES} bytes."
 )
 _BEFORE_FRONT_END = object_schema({"error": TEXT}, ["error"])
 """Error schema of requests rejected before any front end, for instance because of their Origin."""
 _STATUS_TEXTS = {
-    200: "What is true now.",
-    201: "It is made.",
-    202: "It is begun.",
-    204: "It is done.",
-    400: "The request is not right; the message names the attribute and says what would be right.",
-    401: "Say who you are (HTTP basic, or a token of Keystone's).",
-    403: "The caller may not do this.",
-    404: "There is no such thing, or the caller may not see it.",
-    409: "It does not fit to what is there, or what is there is still on its way to the dataplane.",
-    412: "It has another revision than the one that If-Match asks for.",
-    413: "The body is too large; or the project for which a service asks would have more than its quota.",
+    200: "The present state.",
+    201: "Created.",
+    202: "Accepted; the operation continues in the background.",
+    204: "Done, without a body.",
+    400: "The request is invalid; the message names the attribute and the valid values.",
+    401: "Credentials are missing or wrong (HTTP basic, or a Keystone token).",
+    403: "The caller is not allowed to do this.",
+    404: "The object does not exist, or the caller is not allowed to see it.",
+    409: "The request conflicts with existing objects, or an earlier change of the object is not applied yet.",
+    412: "The revision of the object differs from If-Match.",
+    413: "The body is too large; or the quota of the project that a service acts for is exhausted.",
     414: "The query string is too long.",
-    429: "Too much at once, of this project or of this address; Retry-After says when to come again.",
-    501: "Asked for is what cannot be had here; the message names it.",
-    503: "The store, OVN or Keystone cannot be reached; nothing was written.",
+    429: "Too many concurrent requests of this project or address; Retry-After has the seconds until a retry.",
+    501: "The requested feature is not supported; the message names it.",
+    503: "The store, OVN or Keystone is unavailable; nothing was written.",
 }
 
 
@@ -215,10 +215,10 @@ async def _enter_slot(held: contextlib.AsyncExitStack, scope: Scope, turn: str, 
         if turn in scope:
             await held.enter_async_context(scope[turn]())
     except (WaitQueueFull, TimeoutError):
-        text = f"Too many requests of this {whose} are waiting, so send fewer at once"
+        text = f"Too many requests of this {whose} are waiting; send fewer concurrently"
         raise rate_limited(text, QUEUE_FULL_RETRY_SECONDS, "OverLimit") from None
     except ClientDisconnected:
-        raise ApiError(400, "The connection has ended.", "MalformedRequestBody") from None
+        raise ApiError(400, "The connection was closed.", "MalformedRequestBody") from None
 
 
 async def read_body(request: Request) -> Any:

@@ -141,7 +141,7 @@ class BoundedHttp(HttpToolsProtocol):
         if self._websocket is not None:
             return
         if self._rest > MAX_HEAD_BYTES and not self.transport.is_closing():
-            self.send_400_response("The request line and the header fields are too long.")
+            self.send_400_response("The request line and header fields are too long.")
         if self._in_body and self.cycle.response_complete:
             self._discarded_bytes += len(data)
             if self._discarded_bytes > MAX_DISCARDED_BYTES:
@@ -170,7 +170,7 @@ class BoundedHttp(HttpToolsProtocol):
         self.transport.set_protocol(websocket)
         websocket.data_received(head)
         if not websocket.handshake_initiated:  # valid HTTP, but no valid WebSocket handshake
-            self.send_400_response("A request for a websocket has no body, and no long fields.")
+            self.send_400_response("A WebSocket request must have no body and no long header fields.")
 
     def pause_writing(self) -> None:
         self.stuck_since = self.loop.time()

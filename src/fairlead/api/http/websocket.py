@@ -79,7 +79,7 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
     def _refuse_to_listen(self) -> None:
         if not self.close_sent:
             self.queue.put_nowait({"type": "websocket.disconnect", "code": 1003})
-            self.conn.fail(1003, "nothing is expected here")
+            self.conn.fail(1003, "the server accepts no messages on this connection")
             self.transport.write(b"".join(self.conn.data_to_send()))
             self.close_sent = True
         self.transport.close()

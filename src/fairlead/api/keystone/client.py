@@ -93,7 +93,7 @@ class Keystone:
         unavailable."""
         own = await self._log_in()
         if not own.may_validate:
-            raise ServiceUserRejected(f"{self._user} may not validate tokens of others: it needs the role 'service'")
+            raise ServiceUserRejected(f"{self._user} is not allowed to validate tokens: grant it the role 'service'")
         self._own = own
 
     async def validate(self, token: str) -> ValidToken | None:
@@ -105,7 +105,7 @@ class Keystone:
             async with asyncio.timeout(VALIDATION_TIMEOUT):
                 found = await self._validate(token)
         except TimeoutError:
-            raise self._record_outage("it is too slow", UNAVAILABLE_RETRY_SECONDS) from None
+            raise self._record_outage("connection timed out", UNAVAILABLE_RETRY_SECONDS) from None
         except NoAnswer as error:
             raise self._record_outage(str(error), UNAVAILABLE_RETRY_SECONDS) from None
         except ServiceUserRejected as error:
@@ -113,13 +113,13 @@ class Keystone:
         finally:
             self._is_retrying = False
         if self._outage_reason:
-            LOG.info("Keystone at %s answers again", self._endpoint.url)
+            LOG.info("Keystone at %s responds again", self._endpoint.url)
             self._outage_reason = ""
         return found
 
     def _record_outage(self, why: str, seconds: float) -> IdentityProviderUnavailable:
         if why != self._outage_reason:
-            LOG.error("Keystone at %s: %s; callers whose tokens are not remembered get 503", self._endpoint.url, why)
+            LOG.error("Keystone at %s: %s; requests with tokens that are not cached get 503", self._endpoint.url, why)
         self._outage_reason, self._retry_at = why, self._clock() + seconds
         return IdentityProviderUnavailable(UNAVAILABLE_RETRY_SECONDS)
 
@@ -136,10 +136,10 @@ class Keystone:
                 return None
             case 401 | 403:
                 raise ServiceUserRejected(
-                    f"{self._user} may not validate tokens of others: it needs the role 'service'"
+                    f"{self._user} is not allowed to validate tokens: grant it the role 'service'"
                 )
             case status if status in UNAVAILABLE_STATUSES:
-                raise NoAnswer(f"it answers {status}")
+                raise NoAnswer(f"it returned status {status}")
         raise self._unexpected_response(answer)
 
     def _read(self, answer: HttpResponse) -> ValidToken:
@@ -150,7 +150,9 @@ class Keystone:
 
     def _unexpected_response(self, answer: HttpResponse) -> UnexpectedResponse:
         UNEXPECTED_LOG.warning(
-            "Keystone at %s: an answer %d about a token is not understood", self._endpoint.url, answer.status
+            "Keystone at %s: cannot parse the response with status %d to a token validation",
+            self._endpoint.url,
+            answer.status,
         )
         return UnexpectedResponse(UNAVAILABLE_RETRY_SECONDS)
 
@@ -176,13 +178,13 @@ class Keystone:
                 return self._read_own(answer)
             case 401 | 403:
                 raise ServiceUserRejected(
-                    f"it refuses {self._user}: see keystone.user, keystone.password_file, keystone.project and their"
-                    " domains, and whether the user has a role in the project"
+                    f"it rejects {self._user}: check keystone.user, keystone.password_file, keystone.project and their"
+                    " domains, and that the user has a role in the project"
                 )
             case status if status >= 500 or status == 429:
-                raise NoAnswer(f"it answers {status}")
+                raise NoAnswer(f"it returned status {status}")
         raise ServiceUserRejected(
-            f"it answers {answer.status} to a log-in: keystone.url is not that of the Identity API v3"
+            f"it returned status {answer.status} to a login: keystone.url must be the URL of the Identity API v3"
         )
 
     def _read_own(self, answer: HttpResponse) -> OwnToken:
@@ -195,7 +197,7 @@ class Keystone:
             text = ""
         if not TOKEN.fullmatch(text):
             raise ServiceUserRejected(
-                "its answer to a log-in has no token: keystone.url is not that of the Identity API v3"
+                "its response to a login has no token: keystone.url must be the URL of the Identity API v3"
             )
         # with a minimum lifetime in spite of clock skew, to avoid a log-in per request
         return OwnToken(text=text, user_id=user, until=self._clock() + max(seconds - MARGIN, MARGIN), may_validate=may)

@@ -137,20 +137,22 @@ _ANY: Mapping[type[Refusal], ErrorOf] = {
         f" balancer can have at most {why.most // why.each}"
     ),
     catalog_selection.VipNotAnnounced: lambda why: _bad(
-        f"Hosts announce the listen addresses of provider {quote(why.provider)}, and those of an OVN network are not"
+        f"Listen addresses of provider {quote(why.provider)} require an announced network, which an OVN network is not"
     ),
     lookup.NoSuch: lambda _: ApiError(404, "Network load balancer not found"),
     lookup.NotTheirs: lambda _: ApiError(403, "not authorized"),
     member_placement.MemberNotRouted: lambda why: _bad(
-        f"Target address {quote(str(why.address))} is behind no host where the project may have backends"
+        f"Target address {quote(str(why.address))} is not routed by a host on which the project may have backends"
     ),
     member_placement.MemberIsHostAddress: lambda why: _bad(
         f"Target address {quote(str(why.address))} is an address of the host itself"
     ),
     member_placement.MemberSubnetNotSupported: lambda why: _bad(
-        f"Hosts announce the listen addresses of provider {quote(why.provider)}, and backends are on no network"
+        f"Hosts of provider {quote(why.provider)} route to backends by address only, without a network"
     ),
-    pool_checks.InvalidDestination: lambda why: _bad(f"Target address {quote(str(why.address))} cannot be a backend's"),
+    pool_checks.InvalidDestination: lambda why: _bad(
+        f"Target address {quote(str(why.address))} is not a valid backend address"
+    ),
     pool_checks.MemberExists: lambda why: ApiError(
         409,
         f"Several backends of one port specification have target address {quote(str(why.address))} and the same port",
@@ -164,14 +166,12 @@ _ANY: Mapping[type[Refusal], ErrorOf] = {
         403, f"Project quota for health checks per second ({why.per_second}) is exhausted"
     ),
     proxy_limits.TooManyServers: lambda why: ApiError(
-        403, f"Backends behind ports that need a proxy: {why.asked} of {why.most} that the network may have"
+        403, f"Backends of ports that need a proxy: {why.asked}, the maximum of the network is {why.most}"
     ),
     proxy_ports.NoProxyPort: lambda why: ApiError(
-        409, f"The network has as many ports that need a proxy as there may be: {why.most}"
+        409, f"The network has {why.most} ports that need a proxy, which is the maximum"
     ),
-    probe_ports.NoAddressForProbes: lambda _: ApiError(
-        409, "The network has no free address for health checks to come from"
-    ),
+    probe_ports.NoAddressForProbes: lambda _: ApiError(409, "The network has no free source address for health checks"),
 }
 _NOUNS = {lb.SpecPurpose.FORWARD: "forward", lb.SpecPurpose.LOAD_BALANCER: "load balancer"}
 
@@ -201,7 +201,7 @@ def _missing_family(why: listen_addresses.IpVersionMissing) -> ApiError:
 _LISTEN: Mapping[type[Refusal], ErrorOf] = {
     balancer_specs.NoBalancerAtAddress: lambda why: ApiError(404, f"Network {_NOUNS[why.use]} not found"),
     balancer_specs.BalancerNotDeclarative: lambda _: _conflict(
-        "It was made by another API, and can be changed only there"
+        "It was created through another API and can be changed only there"
     ),
     listen_addresses.NoUplinkForAddress: lambda _: _bad("Isolated OVN network cannot use network load balancers"),
     vip_gateways.NoGatewayForVip: lambda _: _bad("Isolated OVN network cannot use network load balancers"),

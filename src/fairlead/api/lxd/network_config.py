@@ -31,7 +31,7 @@ from fairlead.model.snapshot import Snapshot
 
 NONE, AUTO = "none", "auto"
 MTU = "bridge.mtu"
-VOLATILE, CHOSEN = "volatile.", "It is chosen by the server"
+VOLATILE, CHOSEN = "volatile.", "The value is set by the server"
 MAX_IPV6_PREFIX_LENGTH = 64
 """Maximum prefix length of an IPv6 subnet."""
 _NOT_STORED = ("network", "ipv4.address", "ipv6.address")

@@ -90,7 +90,7 @@ _ADDRESSES: Mapping[type[Refusal], ErrorOf] = {
     ),
     addresses.AddressInUse: lambda why: ApiError(409, f"Address {shown(why.address)} is already in use"),
     addresses.AddressIsAutomatic: lambda why: ApiError(
-        400, f"Address {shown(why.address)} is for a machine to make of its MAC"
+        400, f"Address {shown(why.address)} is reserved for automatic addresses (SLAAC)"
     ),
     addresses.NoFreeAddress: _clash("No free IPs available"),
 }
@@ -136,7 +136,7 @@ _PORTS: Mapping[type[Refusal], ErrorOf] = {
     ),
 }
 _SUBNETS: Mapping[type[Refusal], ErrorOf] = {
-    subnets.UnboundedCidr: lambda why: ApiError(400, f"Subnet {shown(why.cidr)} is every address there is"),
+    subnets.UnboundedCidr: lambda why: ApiError(400, f"Subnet {shown(why.cidr)} contains all addresses"),
     subnets.IpVersionMismatch: lambda why: ApiError(400, f"Not an IPv{why.version} address {shown(why.value)}"),
     subnets.GatewayOutside: lambda why: ApiError(
         400, f"Not a usable IPv{why.gateway.version} address {shown(why.gateway)}"
@@ -147,13 +147,15 @@ _SUBNETS: Mapping[type[Refusal], ErrorOf] = {
     subnets.MulticastWithDhcp: lambda why: ApiError(400, f"Subnet {shown(why.cidr)} is a multicast one"),
     subnets.LoopbackWithDhcp: lambda why: ApiError(400, f"Subnet {shown(why.cidr)} is a loopback one"),
     subnets.Ipv6ModeOfIpv4: _bad("An IPv4 subnet has no IPv6 mode"),
-    subnets.Ipv6ModeWithoutDhcp: _bad("An IPv6 mode takes ipv6.dhcp"),
+    subnets.Ipv6ModeWithoutDhcp: _bad("An IPv6 mode requires ipv6.dhcp"),
     subnets.Ipv6ModesDiffer: _bad("The IPv6 modes differ"),
     subnets.Slaac64Required: _bad("IPv6 subnet must be a /64"),
     subnets.TooManySubnets: lambda why: ApiError(400, f"A network has at most {why.most} subnets"),
     subnets.SubnetsOverlap: lambda why: ApiError(400, f"Subnet {shown(why.cidr)} overlaps with another of the network"),
     subnets.AnnouncedElsewhere: lambda why: ApiError(400, f"Hosts announce addresses of subnet {shown(why.cidr)}"),
-    subnets.AnnouncedAtHost: lambda why: ApiError(400, f"Subnet {shown(why.cidr)} has addresses behind a host"),
+    subnets.AnnouncedAtHost: lambda why: ApiError(
+        400, f"Subnet {shown(why.cidr)} overlaps with an address or prefix of a host"
+    ),
     subnets.GatewayInUse: lambda why: ApiError(400, f"Address {shown(why.gateway)} is already in use"),
     subnets.SubnetInUse: IN_USE,
 }
@@ -195,20 +197,22 @@ _NETWORKS: Mapping[type[Refusal], ErrorOf] = {
     untranslated_prefixes.RouteNeeded: _route_needed,
     declarative_uplinks.TooManyUplinkRoutes: lambda why: ApiError(400, f"An uplink has at most {why.most} routes"),
     gateways.TooManyAttachedRouters: lambda why: ApiError(
-        400, f"At most {why.most} networks get an address of another IP version of their uplink at once"
+        400, f"At most {why.most} networks get an uplink address of another IP version in one request"
     ),
     declarative_uplinks.RouteAroundSubnet: lambda why: ApiError(
         400, f"Route {shown(why.route)} contains the uplink's own subnet {shown(why.cidr)}"
     ),
     declarative_uplinks.UplinkNotDeclarative: _bad(
-        "The uplink has several subnets of one IP version: change them one by one"
+        "The uplink has several subnets of one IP version: change them through the API that created them"
     ),
     whole.NoUplink: _bad("No allowed uplink networks in project"),
     whole.AmbiguousUplink: _bad('Option "network" is required'),
     whole.NoFreePrefix: lambda why: ApiError(
         400, f"Failed to automatically find an unused IPv{why.version} subnet, manual configuration required"
     ),
-    whole.NetworkNotDeclarative: _bad("The network has subnets or routers that were made one by one: change them so"),
+    whole.NetworkNotDeclarative: _bad(
+        "The network has subnets or routers created through another API: change them there"
+    ),
     whole.TargetOutsideSubnets: _target_outside,
     whole.ListenAddressLost: lambda why: ApiError(
         400, f"Uplink network does not contain {_host(why.address)} in its routes"

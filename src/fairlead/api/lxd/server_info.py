@@ -92,7 +92,7 @@ class _ServerInfoHandlers:
             if key not in shown and value:
                 raise ApiError(400, f"cannot set '{key}' to '{value}': unknown key")
             if shown.get(key, "") != value:
-                raise ApiError(400, f"cannot set '{key}' to '{value}': it is said in the server's own configuration")
+                raise ApiError(400, f"cannot set '{key}' to '{value}': it is set in the server's configuration")
         return sync()
 
     def _config(self) -> dict[str, str]:

@@ -44,7 +44,7 @@ EXTENSIONS: Mapping[str, str] = {
 }
 _UPDATED: Mapping[str, str] = {"local_ip": "2021-07-26T10:00:00-00:00"}
 """Dates of extensions that clients check (neutron-lib, api/definitions)."""
-_GROUPS = "security groups; allowed_cidrs of a listener says who may connect"
+_GROUPS = "security groups; restrict clients with allowed_cidrs of a listener"
 NOT_IMPLEMENTED: Mapping[str, tuple[str, str]] = {
     "address-groups": ("address_groups", "address groups"),
     "address-scopes": ("address_scopes", "address scopes"),
@@ -64,9 +64,9 @@ NOT_IMPLEMENTED: Mapping[str, tuple[str, str]] = {
         _GROUPS,
     ),
     "security-groups": ("security_groups", _GROUPS),
-    "segments": ("segments", "segments; provider attributes say what an external network is"),
+    "segments": ("segments", "segments; set the provider attributes of an external network"),
     "service-providers": ("service_providers", "service providers"),
-    "subnetpools": ("subnetpools", "subnet pools; give a subnet its cidr"),
+    "subnetpools": ("subnetpools", "subnet pools; set the cidr of a subnet"),
     "trunks": ("trunks", "trunks"),
 }
 """Path -> (list key, name in the 501 text) of resources that are not implemented. Lists are empty, items return 404,

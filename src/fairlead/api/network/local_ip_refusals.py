@@ -21,7 +21,7 @@ _LOCAL_IPS: Mapping[type[Refusal], NeutronErrorText] = {
     ),
     local_ips.NetworkIsExternal: bad_resource_text("local_ip", "Network {why.network_id} is external"),
     local_ips.PortIsNotMachine: bad_resource_text(
-        "local_ip", "Port {why.port_id} has device owner {why.use}, and is no machine's"
+        "local_ip", "Port {why.port_id} has device owner {why.use}, so it is not the port of a machine"
     ),
     local_ips.LocalPortOfOtherProject: bad_resource_text(
         "local_ip", "Port {why.port_id} is not of the project of the Local IP"
@@ -72,7 +72,7 @@ _ASSOCIATIONS: Mapping[type[Refusal], NeutronErrorText] = {
     associations.TooManyAssociations: NeutronErrorText(
         409,
         "LocalIPAssociationsExhausted",
-        "Local IP {why.local_ip_id} has {why.most} associations, which is the most.",
+        "Local IP {why.local_ip_id} has {why.most} associations, which is the maximum.",
     ),
     associations.NotAssociated: NeutronErrorText(
         404,

@@ -67,7 +67,9 @@ def _use_is_given(why: ports.DeviceOwnerReserved) -> ApiError:
         PortUse.PROXY: "load balancers",
         PortUse.ROUTER_INTERFACE: "add_router_interface",
     }
-    return bad_resource("port", f"device_owner {why.use} is given by {givers.get(why.use, 'what it serves')}")
+    return bad_resource(
+        "port", f"device_owner {why.use} is reserved: it is set by {givers.get(why.use, 'the service of the port')}"
+    )
 
 
 def _segment_taken(why: networks.SegmentInUse) -> ApiError:
@@ -155,7 +157,7 @@ ERROR_TEXTS: Mapping[type[Refusal], NeutronErrorText | Callable[[Any], ApiError]
     ),
     networks.SegmentInUse: _segment_taken,
     networks.AnnouncedWithSegment: invalid_input_text(
-        "physical_network and segmentation_id prohibited for announced provider network: it is on no wire"
+        "physical_network and segmentation_id prohibited for announced provider network, which has no physical segment"
     ),
     networks.AnnouncedExternal: invalid_input_text(
         "an announced provider network cannot be external: its addresses are VIPs; share it with all projects instead"
@@ -221,7 +223,7 @@ ERROR_TEXTS: Mapping[type[Refusal], NeutronErrorText | Callable[[Any], ApiError]
         "Requested subnet with cidr: {why.cidr} overlaps with a subnet of announced network {why.network_id}"
     ),
     subnets.AnnouncedAtHost: invalid_input_text(
-        "Requested subnet with cidr: {why.cidr} has an address of host {why.host}, or of what is behind it"
+        "Requested subnet with cidr: {why.cidr} overlaps with an address or prefix of host {why.host}"
     ),
     subnets.GatewayInUse: NeutronErrorText(
         409,
@@ -247,7 +249,9 @@ ERROR_TEXTS: Mapping[type[Refusal], NeutronErrorText | Callable[[Any], ApiError]
         "device {why.device_id}.",
     ),
     ports.PortServesNetwork: in_use_text("has device owner {why.use}"),
-    ports.PortIsSystemPort: in_use_text("{why.use} is nobody's own: it goes with its subnet, or with what needs it"),
+    ports.PortIsSystemPort: in_use_text(
+        "{why.use} is an internal port, which is deleted with its subnet or its last user"
+    ),
     ports.PortServesBalancer: in_use_text("still used by load balancer {why.load_balancer_id}"),
     ports.PortHasLocalIP: in_use_text("still referenced by Local IPs"),
     ports.AddressIsLocalIP: NeutronErrorText(
@@ -285,8 +289,8 @@ ERROR_TEXTS: Mapping[type[Refusal], NeutronErrorText | Callable[[Any], ApiError]
         "required by one or more floating IPs.",
     ),
     gateways.TooManyAttachedRouters: invalid_input_text(
-        "at most {why.most} routers get a gateway address of a new subnet at once: clear the gateways of some routers "
-        "without an address first"
+        "at most {why.most} routers get a gateway address of a new subnet in one request: clear the gateways of some "
+        "routers without an address first"
     ),
     gateways.TooManyInterfaces: bad_resource_text("router", "A router has at most {why.most} interfaces"),
     gateways.SubnetAlreadyAttached: bad_resource_text("router", "Router already has a port on subnet {why.subnet_id}"),
@@ -296,15 +300,15 @@ ERROR_TEXTS: Mapping[type[Refusal], NeutronErrorText | Callable[[Any], ApiError]
     ),
     untranslated_prefixes.PrefixNotInRoutes: bad_resource_text(
         "router",
-        "Cidr {why.cidr} is in none of the routes to network {why.uplink_id}, and the router does not translate",
+        "Cidr {why.cidr} is in none of the routes to network {why.uplink_id}, and the router has SNAT disabled",
     ),
     untranslated_prefixes.PrefixNotGranted: bad_resource_text(
         "router",
-        "Cidr {why.cidr} would be seen on network {why.uplink} as it is, and no administrator has granted it to project"
+        "Cidr {why.cidr} would be used on network {why.uplink} without NAT, which no administrator granted to project"
         " {why.project_id}",
     ),
     untranslated_prefixes.PrefixInUseOutside: bad_resource_text(
-        "router", "Cidr {why.cidr} overlaps with what is behind network {why.uplink_id} already"
+        "router", "Cidr {why.cidr} overlaps with a prefix that another router of network {why.uplink_id} routes"
     ),
     routers.RouterInUse: NeutronErrorText(409, "RouterInUse", "Router {why.router_id} still has ports"),
     routers.NoSuchInterface: _no_interface,

@@ -44,7 +44,7 @@ def zone_name(value: object) -> str:
     """Parse the name of an availability zone, which is a path segment."""
     name = _NAME(value)
     if "/" in name or name in ("", ".", ".."):
-        raise ValueError("Value should be a text without slashes, and not empty: it is a part of a path.")
+        raise ValueError("Value should be a non-empty text without slashes, other than '.' and '..'.")
     return name
 
 

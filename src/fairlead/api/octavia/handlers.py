@@ -155,7 +155,9 @@ class LoadBalancerHandlers:
         """Sum the counters of listeners. Raises Unsupported until a node has reported counters."""
         figures = self._services.node_counts.total(listener.id for listener in listeners)
         if figures is None:
-            raise Unsupported("statistics (no compute node tells any: `fairlead agent` does)", balancer.provider)
+            raise Unsupported(
+                "statistics (no compute node reports counters; run `fairlead agent` on the nodes)", balancer.provider
+            )
         return json_response({"stats": encode.encode_statistics(figures)})
 
     async def fail_over(self, request: Request) -> Response:

@@ -195,8 +195,8 @@ _BALANCERS: Mapping[type[Refusal], Callable[[Any], ApiError]] = {
     ),
     balancers.BalancerIsDeclarative: lambda why: ApiError(
         409,
-        f"Load Balancer {why.balancer_id} is changed as a whole, by the API that it was made by: its listeners, pools"
-        " and members cannot be changed here.",
+        f"Load Balancer {why.balancer_id} has a declarative spec: change its listeners, pools and members through the"
+        " API that created it.",
     ),
     balancer_checks.TooManyParts: lambda why: bad_request(
         f"A load balancer can have at most {why.most} {_MANY[why.what]}."
@@ -235,7 +235,9 @@ _LISTENERS: Mapping[type[Refusal], Callable[[Any], ApiError]] = {
         f" {why.port}",
     ),
     listener_checks.BadPorts: lambda why: bad_request(
-        "A listener needs a protocol_port." if why.ports is None else f"{why.ports} is no port from 1 to 65535."
+        "A listener needs a protocol_port."
+        if why.ports is None
+        else f"protocol_port {why.ports} is out of range (1-65535)."
     ),
     listener_checks.WrongPoolProtocol: lambda why: bad_request(
         f"The pool protocol '{why.pool.value}' is invalid while the listener protocol is '{why.listener.value}'."
@@ -244,7 +246,7 @@ _LISTENERS: Mapping[type[Refusal], Callable[[Any], ApiError]] = {
         400, f"Protocol {why.protocol.value} listeners cannot have child objects."
     ),
     listener_checks.RawMatchNotSupported: lambda why: bad_request(
-        f"raw is of TCP listeners; a {why.protocol.value} listener cannot have it."
+        f"raw is not supported for {why.protocol.value} listeners; it requires a TCP listener."
     ),
     listener_checks.CidrIpVersionMismatch: lambda why: bad_request(
         f"CIDR {why.cidr} IP version incompatible with all VIPs {[str(vip) for vip in why.vips]} IP version."
@@ -263,17 +265,18 @@ _POOLS: Mapping[type[Refusal], Callable[[Any], ApiError]] = {
         f"{why.address} is not a valid option for {'member monitor_address' if why.is_probed else 'member address'}",
     ),
     member_placement.MemberNotRouted: lambda why: bad_request(
-        f"Hosts announce the VIPs of provider {why.provider}, and member"
-        f" {'monitor_address' if why.is_probed else 'address'} {why.address} is behind none of them"
-        " where the project may have members: it has to be in a prefix that an operator has declared for a host."
+        f"Member {'monitor_address' if why.is_probed else 'address'} {why.address} is not routed by a host of provider"
+        f" {why.provider} on which the project may have members: it must be in a prefix that an operator declared for"
+        " a host."
     ),
     member_placement.MemberIsHostAddress: lambda why: bad_request(
-        f"Member {'monitor_address' if why.is_probed else 'address'} {why.address} is an address of the host itself, to"
-        f" which provider {why.provider} leads nobody but where an operator has said that members run on the host."
+        f"Member {'monitor_address' if why.is_probed else 'address'} {why.address} is an address of the host"
+        f" itself, to which provider {why.provider} sends no clients unless an operator declared that members run on"
+        " the host."
     ),
     member_placement.MemberSubnetNotSupported: lambda why: bad_request(
-        f"Hosts announce the VIPs of provider {why.provider}, and lead to members behind them by address alone: leave"
-        f" out subnet_id {why.subnet_id}, which is on another network."
+        f"Hosts of provider {why.provider} route to members by address only: omit subnet_id {why.subnet_id}, which is"
+        " on another network."
     ),
     persistence.CookiePersistenceNotSupported: lambda why: bad_request(
         "Cookie names are not supported for UDP/SCTP pools."
@@ -302,7 +305,7 @@ _POOLS: Mapping[type[Refusal], Callable[[Any], ApiError]] = {
 }
 _PROXIES: Mapping[type[Refusal], Callable[[Any], ApiError]] = {
     proxy_ports.NoProxyPort: lambda why: ApiError(
-        409, f"{why.place_id} has as many listeners of the project that need a proxy as there may be: {why.most}."
+        409, f"{why.place_id} has {why.most} listeners of the project that need a proxy, which is the maximum."
     ),
 }
 _TLS: Mapping[type[Refusal], Callable[[Any], ApiError]] = {
@@ -356,39 +359,42 @@ _VIPS: Mapping[type[Refusal], Callable[[Any], ApiError]] = {
     ),
     provider_migration.ClientsWouldLoseService: lambda why: ApiError(
         409,
-        f"clients would be left where the other provider serves them: {_places(why.networks, 'network')}"
-        f"{' and ' if why.networks and why.routers else ''}{_places(why.routers, 'router')}; to leave them, name each.",
+        f"clients would stay with the other provider on {_places(why.networks, 'network')}"
+        f"{' and ' if why.networks and why.routers else ''}{_places(why.routers, 'router')}; to accept this, list each"
+        " of these.",
     ),
     access.NotFound: lambda why: missing_subresource(why.what.__name__, why.id),
     vips.VipNotSpecified: lambda _: bad_request("VIP must contain one of: vip_port_id, vip_network_id, vip_subnet_id."),
     vips.PortHasDevice: lambda why: bad_request(f"Port {why.port_id} is already used by device {why.device_id} "),
     managed_networks.ManagedElsewhere: lambda why: bad_request(managed_networks.describe_managed_elsewhere(why)),
     vips.VipNeedsPort: lambda why: bad_request(
-        f"Network {why.network_id} is {why.writer.value}'s, which gives out its addresses: make a port there first, "
-        "and give it as vip_port_id."
+        f"Network {why.network_id} is managed by {why.writer.program}, which allocates its addresses: create a port"
+        " there first, and set it as vip_port_id."
     ),
-    vips.PortHasHost: lambda why: bad_request(f"Port {why.port_id} is bound to host {why.host}: a workload has it."),
+    vips.PortHasHost: lambda why: bad_request(
+        f"Port {why.port_id} is bound to host {why.host}, because a workload uses it."
+    ),
     vips.AmbiguousAddress: lambda why: bad_request(
         "VIP port's subnet could not be determined. Please specify either a VIP subnet or address."
         if why.several
         else "Specified VIP address not found on the specified VIP port."
     ),
     vip_gateways.NoGatewayForVip: lambda why: bad_request(
-        f"No router of project {why.project_id} has its gateway on external network {why.network_id}: nobody would"
-        " answer for a VIP there."
+        f"No router of project {why.project_id} has its gateway on external network {why.network_id}: a VIP there would"
+        " be unreachable."
     ),
     catalog_selection.VipNotAnnounced: lambda why: bad_request(
-        f"Hosts announce the VIPs of provider {why.provider}: network {why.network_id} is not an announced one."
+        f"VIPs of provider {why.provider} require an announced network: network {why.network_id} is not announced."
     ),
     catalog_selection.VipNeedsAnnouncing: lambda why: bad_request(
-        f"Network {why.network_id} is for VIPs that hosts announce, which those of provider {why.provider} are not."
+        f"Network {why.network_id} is announced by hosts, which VIPs of provider {why.provider} do not support."
     ),
     vips.AddressChoiceNotAllowed: lambda _: disallowed(
         "(rule:create_port and (rule:create_port:fixed_ips:ip_address))"
     ),
     vips.SubnetsOfSeveralNetworks: lambda _: bad_request("All VIP subnets must belong to the same network."),
     vips.VipsOnSeveralPorts: lambda _: bad_request(
-        "port_id of additional_vips: all VIPs are on one port; name it as vip_port_id."
+        "port_id of additional_vips is not supported: all VIPs are on one port; set it as vip_port_id."
     ),
     vips.VipPortWithoutAddress: lambda why: bad_request(
         f"Port {why.port_id} has no such address on subnet {why.subnet_id}."

@@ -73,7 +73,7 @@ def routes(services: Services) -> list[Operation]:
         """Show a node."""
         name, snapshot = request.path_params["chassis"], services.model.snapshot
         if not any(name in known for known in _known(snapshot)):
-            raise ApiError(404, f"there is no chassis {name[:100]}")
+            raise ApiError(404, f"chassis {name[:100]} does not exist")
         return json_response(_row(services, snapshot, name, await run_in_steps(_compute_totals(snapshot))))
 
     async def enrol(request: Request) -> Response:
@@ -81,7 +81,7 @@ def routes(services: Services) -> list[Operation]:
         and replaces an earlier token of the node."""
         enrolment = services.enrolment()
         if enrolment is None:
-            raise ApiError(409, "agents are not let in by certificates: set nodes.listen in the configuration")
+            raise ApiError(409, "agents cannot authenticate with certificates: set nodes.listen in the configuration")
         token, until = await issue(services, enrolment, request.path_params["chassis"])
         return json_response({"token": token, "expires_at": _time(until)}, 201)
 

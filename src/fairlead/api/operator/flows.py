@@ -44,7 +44,7 @@ def routes(services: Services, dataplanes: Dataplanes) -> list[Operation]:
             if led is not None:
                 return json_response(_row(snapshot, led))
         where = f"{flow.transport.value} at {render_endpoint(*flow.destination)}"
-        raise ApiError(404, f"no load balancer whose VIPs hosts announce listens for {where}")
+        raise ApiError(404, f"no load balancer on plain hosts has a listener for {where}")
 
     query: Mapping[str, Schema] = {"client": TEXT, "to": TEXT, "protocol": _PROTOCOL}
     return [Operation("GET", "/flow", explain, query=query, gives={200: ROW}, fails=[400, 404])]
@@ -55,9 +55,9 @@ def _flow(said: Mapping[str, str]) -> Flow:
     client, to = (_endpoint(said, name) for name in ("client", "to"))
     protocol = said.get("protocol", Transport.TCP.value)
     if protocol not in _PORTED:
-        raise ApiError(400, f"protocol is one of {', '.join(_PORTED)}")
+        raise ApiError(400, f"protocol must be one of: {', '.join(_PORTED)}")
     if client[0].version != to[0].version:
-        raise ApiError(400, "client and to have to be of the same IP version")
+        raise ApiError(400, "client and to must have the same IP version")
     return Flow(client=client, destination=to, transport=_PORTED[protocol])
 
 
@@ -71,7 +71,7 @@ def _endpoint(said: Mapping[str, str], name: str) -> tuple[IPAddress, int]:
         address = None
     bracketed = bare != host
     if address is None or bracketed != (address.version == 6) or not port.isdecimal() or not 1 <= int(port) <= 65535:
-        raise ApiError(400, f"{name} is ADDRESS:PORT, or [IPv6]:PORT")
+        raise ApiError(400, f"{name} must be ADDRESS:PORT or [IPv6]:PORT")
     return address, int(port)
 
 

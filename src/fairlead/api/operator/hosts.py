@@ -57,9 +57,9 @@ def _object(spec: Spec) -> Parser[Values]:
         try:
             return read_fields(spec, mapping(value))
         except UnknownField as error:
-            raise ValueError(f"There is no {error}; there is {', '.join(spec)}.") from None
+            raise ValueError(f"Unknown attribute {error}; known attributes: {', '.join(spec)}.") from None
         except MissingField as error:
-            raise ValueError(f"{error.name} is missing.") from None
+            raise ValueError(f"{error.name} is required.") from None
         except BadField as error:
             raise ValueError(str(error)) from None
 
@@ -69,7 +69,7 @@ def _object(spec: Spec) -> Parser[Values]:
 @reads({"type": "string", "minLength": 1, "maxLength": MAX_PROJECT_LENGTH})
 def _project(value: object) -> str:
     if not isinstance(value, str) or not 0 < len(value) <= MAX_PROJECT_LENGTH:
-        raise ValueError(f"Value should be the id of a project, of {MAX_PROJECT_LENGTH} characters at most.")
+        raise ValueError(f"Value should be a project id of at most {MAX_PROJECT_LENGTH} characters.")
     return value
 
 
@@ -169,22 +169,24 @@ def refusal_of(request: Request, refused: Refused) -> ApiError:
         case hosts.BadHostName(name=name):
             return ApiError(
                 400,
-                f"'{name[:100]}' is no name of a host: that begins with a letter or digit and has letters, digits,"
-                f" dots, - and _, {MAX_CHASSIS_NAME_LENGTH} at most, as its agent calls itself (agent.host)",
+                f"'{name[:100]}' is not a host name: it must equal agent.host of its agent, begin with a letter or"
+                f" digit, and have at most {MAX_CHASSIS_NAME_LENGTH} letters, digits, dots, - and _",
             )
         case hosts.NoSuchHost(name=name):
-            return ApiError(404, f"{name[:100]} is not declared as a host: `fairlead chassis host set` does that")
+            return ApiError(404, f"host {name[:100]} does not exist: declare it with `fairlead chassis host set`")
         case hosts.TooManyHosts(most=most):
-            return ApiError(409, f"there are {most} hosts already")
+            return ApiError(409, f"{most} hosts are declared, which is the maximum")
         case hosts.TooManyPrefixes(most=most):
-            return ApiError(400, f"a host has at most {most} prefixes: give larger ones")
+            return ApiError(400, f"a host has at most {most} prefixes: declare fewer and larger ones")
         case hosts.HostNumberInUse(number=number, host=host):
-            return ApiError(409, f"{host} has number {number}: name no number, and a free one is taken")
+            return ApiError(409, f"number {number} is used by host {host}: omit the number to use a free one")
         case hosts.HostNumberImmutable(name=name, number=number):
-            return ApiError(409, f"{name} keeps its number {number}: remove it, and declare it anew")
+            return ApiError(
+                409, f"the number {number} of host {name} cannot be changed: remove the host and declare it again"
+            )
         case hosts.HasMembers(name=name, members=members):
             found = ", ".join(f"{each.address} of load balancer {each.balancer_id}" for each in members)
-            return ApiError(409, f"members are behind {name} who may be nowhere else: {found}; remove these first")
+            return ApiError(409, f"host {name} routes members that no other host routes: {found}; remove these first")
         case why:
             return _of_addresses(why) or authentication.refusal_of(request, refused)
 
@@ -193,23 +195,26 @@ def _of_addresses(why: object) -> ApiError | None:
     match why:
         case host_checks.NoHostAddress(name=name):
             return ApiError(
-                400, f"{name} needs an address to which other hosts lead packets: one of IPv4, of IPv6, or one each"
+                400, f"host {name} needs an address for packets of other hosts: one IPv4, one IPv6, or one of each"
             )
         case host_checks.DuplicateHostAddressVersion(version=version):
-            return ApiError(400, f"a host has one IPv{version} address at most")
+            return ApiError(400, f"a host has at most one IPv{version} address")
         case host_checks.InvalidHostDestination(what=what):
-            return ApiError(400, f"{what} is nothing that packets of other hosts could go to")
+            return ApiError(400, f"{what} is not a unicast destination for packets of other hosts")
         case host_checks.OverlappingPrefix(cidr=cidr):
-            return ApiError(400, f"{cidr} has addresses of another prefix of the same host: name each once")
+            return ApiError(400, f"prefix {cidr} overlaps with another prefix of the same host")
         case host_checks.HostAddressInUse(address=address, host=host):
-            return ApiError(409, f"{host} has address {address}")
+            return ApiError(409, f"address {address} is used by host {host}")
         case host_checks.HostAddressInOtherPrefix(address=address, behind=behind, cidr=cidr):
-            return ApiError(409, f"{address}, a host's own address, would be behind {behind} by its prefix {cidr}")
+            return ApiError(409, f"host address {address} is in prefix {cidr}, which host {behind} routes")
         case host_checks.NoCommonIpVersion(name=name, other=other):
-            return ApiError(409, f"{name} and {other} have no IP version in common: give one of them both addresses")
+            return ApiError(
+                409,
+                f"hosts {name} and {other} have no IP version in common: give one of them an IPv4 and an IPv6 address",
+            )
         case host_checks.PrefixInUse(cidr=cidr, other=other, host=host):
-            return ApiError(409, f"{cidr} has addresses that are behind {host} by its prefix {other}")
+            return ApiError(409, f"prefix {cidr} overlaps with prefix {other}, which host {host} routes")
         case host_checks.HostOverlapsAnnounced(what=what, cidr=cidr, network_id=network_id):
-            return ApiError(409, f"{what} is, or has, an address of {cidr}, which hosts announce: network {network_id}")
+            return ApiError(409, f"{what} overlaps with {cidr} of announced network {network_id}")
         case _:
             return None

@@ -185,7 +185,7 @@ class Metrics:
                 return PlainTextResponse(f"not ready: {each.dataplane.title} is not reachable\n", 503)
         for now in (condition for _, condition in conditions):
             if now.facts_missing_seconds > SOUTHBOUND_TIMEOUT:
-                words = f"not ready: {now.missing_facts}: no update for {now.facts_missing_seconds:.0f} s\n"
+                words = f"not ready: no {now.missing_facts} received for {now.facts_missing_seconds:.0f} s\n"
                 return PlainTextResponse(words, 503)
         others = [each for each, now in conditions if not now.is_leader]
         if not others:
@@ -193,13 +193,13 @@ class Metrics:
         waits = max(each.reconciler.unsettled() for each in others)
         if waits > STANDBY_TIMEOUT:
             return PlainTextResponse(
-                f"not ready: another server is the leader; a change is pending for {waits:.0f} s\n", 503
+                f"not ready: another server is the leader; a change waits for {waits:.0f} s\n", 503
             )
         return PlainTextResponse("ready: another server is the leader\n")
 
     async def _metrics(self, request: Request) -> Response:
         if not identity(request).is_admin:
-            return PlainTextResponse("metrics require the role admin\n", 403)
+            return PlainTextResponse("metrics require role admin\n", 403)
         await run_in_steps(self._state.count())
         of_agents = await run_in_steps(render_agent_counters(self._nodes.agents.counted()))
         text = generate_latest(self._registry) + of_agents.encode()
@@ -237,7 +237,7 @@ class _State(Collector):
         yield from _store(self._services.model.read_barrier)
         yield GaugeMetricFamily(
             "fairlead_unreadable_keys",
-            "Keys, certificates and revocation lists in use that can no longer be read; the log names them.",
+            "Unreadable keys, certificates and revocation lists in use; the log names them.",
             self._services.keys.unreadable_count(self._services.model.snapshot),
         )
         yield GaugeMetricFamily(

@@ -87,7 +87,7 @@ def _rows_of_node(snapshot: Snapshot, dataplanes: Dataplanes, name: str) -> Step
                 its[str(owner)] = texts(snapshot, rows)
             left -= len(rows)
             if left < 0:
-                raise ApiError(409, f"{name} has more than {MAX_ROWS} rows: ask for those of one owner")
+                raise ApiError(409, f"host {name} has more than {MAX_ROWS} rows: request those of one owner")
             yield
     if not found:
         raise _no_such_host(name)
@@ -95,7 +95,7 @@ def _rows_of_node(snapshot: Snapshot, dataplanes: Dataplanes, name: str) -> Step
 
 
 def _no_such_host(name: str) -> ApiError:
-    return ApiError(404, f"there is no plain host {name[:100]}; `fairlead chassis host list` names them")
+    return ApiError(404, f"host {name[:100]} does not exist; list hosts with `fairlead chassis host list`")
 
 
 def _views(dataplane: Dataplane, snapshot: Snapshot) -> Iterator[tuple[str, Snapshot]]:

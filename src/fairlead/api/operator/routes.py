@@ -160,13 +160,11 @@ class _Handlers:
         snapshot = self._services.model.snapshot
         if not rows and snapshot.find(owner) is None:
             titles = " or ".join(each.dataplane.title for each in self._dataplanes.central)
-            raise ApiError(404, f"there is no {owner}, neither in the model nor in {titles or 'any dataplane'}")
+            raise ApiError(404, f"{owner} exists neither in the model nor in {titles or 'any dataplane'}")
         theirs = snapshot.find(owner)
         if not rows and is_unmanaged(theirs):
             row = with_display_names(snapshot, theirs.row)
-            raise ApiError(
-                404, f"{owner} is not ours: {theirs.writer.value} wrote it, as {row}; nothing is written for it"
-            )
+            raise ApiError(404, f"{owner} is managed by {theirs.writer.value} as {row}: Fairlead writes no rows for it")
         nodes = await run_in_steps(nodes_of(snapshot, self._dataplanes, owner, request.query_params.get("chassis")))
         generation = snapshot.generations.get(owner, snapshot.revision)
         applied = self._services.applied(owner)
@@ -223,7 +221,7 @@ def _driver_errors(central: Central) -> Iterator[None]:
     try:
         yield
     except DriverError as error:
-        raise ApiError(503, f"{central.dataplane.title} cannot be asked: {error}") from None
+        raise ApiError(503, f"{central.dataplane.title} is unavailable: {error}") from None
 
 
 def _find_owner(snapshot: Snapshot, text: str) -> Steps[Owner]:
@@ -234,7 +232,7 @@ def _find_owner(snapshot: Snapshot, text: str) -> Steps[Owner]:
         pass
     else:
         if not has_rows(owner.kind):
-            raise ApiError(404, f"{owner} has no rows: it only says what load balancers may be")
+            raise ApiError(404, f"{owner} has no rows, because objects of this kind are not applied to a dataplane")
         return owner
     named = []
     for owner in snapshot.generations:
@@ -244,7 +242,7 @@ def _find_owner(snapshot: Snapshot, text: str) -> Steps[Owner]:
     if not named:
         raise ApiError(404, (yield from _not_found_text(snapshot, text)))
     if len(named) > 1:
-        raise ApiError(409, f"'{text}' is several: {', '.join(map(str, sorted(named, key=str)))}")
+        raise ApiError(409, f"'{text}' is ambiguous: {', '.join(map(str, sorted(named, key=str)))}")
     return named[0]
 
 
@@ -259,9 +257,9 @@ def _not_found_text(snapshot: Snapshot, text: str) -> Steps[str]:
                 others += 1
         yield
     if not found:
-        return f"nothing is called '{text}'; an owner is kind/id, an id or a name"
+        return f"'{text}' does not exist: specify kind/id, an id or a name"
     more = f" and {others} more" if others else ""
-    return f"no owner is called '{text}', but {', '.join(found)}{more}; show the load balancer"
+    return f"'{text}' has no rows of its own: it is {', '.join(found)}{more}; show the load balancer"
 
 
 def _encode_unmanaged(now: DataplaneState) -> JsonObject:
@@ -333,7 +331,7 @@ def _encode_health(
 
 def _only_admin(who: Identity) -> None:
     if not who.is_admin:
-        raise ApiError(403, "this is for administrators")
+        raise ApiError(403, "the operator API requires role admin")
 
 
 FRONT_END = ApiFrontEnd(
@@ -343,8 +341,8 @@ FRONT_END = ApiFrontEnd(
     fault=sentence,
     error_texts={
         Refused: hosts.refusal_of,
-        MassDelete: lambda _, error: ApiError(409, f"{error}; say --force if that is meant"),
-        StoreError: lambda _, error: ApiError(503, f"the store cannot be read: {error}"),
+        MassDelete: lambda _, error: ApiError(409, f"{error}; to delete them, use --force"),
+        StoreError: lambda _, error: ApiError(503, f"the store is unavailable: {error}"),
         Unsupported: lambda _, error: ApiError(409, str(error)),
     },
     authorize=_only_admin,

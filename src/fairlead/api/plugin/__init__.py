@@ -59,7 +59,7 @@ def _rejection_error(_: Request, error: Refused) -> ApiError:
 def _only_admin(who: Identity) -> None:
     """Check for an administrator, and mark key references as already authorised by the service. Raises ApiError."""
     if not who.is_admin:
-        raise ApiError(403, "this is for plug-ins: the role is 'admin'")
+        raise ApiError(403, "the plug-in API requires role 'admin'")
     CALLER_CREDENTIALS.set(Requester(is_service=True))
 
 
@@ -71,7 +71,7 @@ FRONT_END = ApiFrontEnd(
     error_texts={
         Refused: _rejection_error,
         Unsupported: lambda _, error: ApiError(501, feature_name(error.feature)),
-        DriverError: lambda _, error: ApiError(503, f"OVN cannot be asked: {error}"),
+        DriverError: lambda _, error: ApiError(503, f"OVN is unavailable: {error}"),
     },
     authorize=_only_admin,
 )

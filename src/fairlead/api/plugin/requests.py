@@ -61,7 +61,7 @@ def parsed_update(snapshot: Snapshot, values: Values, caller: RequestCaller, bal
     """Return the stored load balancer with the values that the service sent; its parts have only these values. Raises
     Refused, ApiError."""
     if values["id"] != balancer_id:
-        raise bad_request(f"The body is of load balancer {values['id']}.")
+        raise bad_request(f"The body has id {values['id']}, which differs from the path.")
     old = find_externally_managed(snapshot, balancer_id, caller.identity)
     bare = {"admin_state_up": True, "name": "", "description": "", **common_attributes(values)}
     return (yield from _with_tree(replace(old, **bare), values, caller.origin.with_project_of(old)))
@@ -72,7 +72,7 @@ def revision_of(text: str | None) -> int | None:
     if text is None:
         return None
     if not (text.isascii() and text.isdecimal() and len(text) < MAX_REVISION_DIGITS):
-        raise bad_request("A revision is a number.")
+        raise bad_request("revision must be a number.")
     return int(text)
 
 

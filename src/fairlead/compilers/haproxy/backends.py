@@ -147,9 +147,11 @@ def _persistence(balancer: LoadBalancer, pool: Pool, *, inside: bool) -> tuple[L
         case SourceIpPersistence(granularity=None):
             return (("stick", "on", "src", *table),)
         case SourceIpPersistence():
-            raise Unsupported("a granularity of persistence through a proxy", balancer.provider)
+            raise Unsupported("persistence_granularity through a proxy", balancer.provider)
         case HttpCookiePersistence() | AppCookiePersistence() if not inside:
-            raise Unsupported(f"{pool.persistence.type} persistence where HTTP is not looked at", balancer.provider)
+            raise Unsupported(
+                f"{pool.persistence.type} persistence for a pool whose traffic is not parsed as HTTP", balancer.provider
+            )
         case HttpCookiePersistence():
             return ("cookie", COOKIE, "insert", "indirect", "nocache", "dynamic"), ("dynamic-cookie-key", pool.id)
         case AppCookiePersistence(cookie_name=cookie_name):
@@ -165,5 +167,5 @@ def _persistence(balancer: LoadBalancer, pool: Pool, *, inside: bool) -> tuple[L
 def check_argument(text: str) -> str:
     """Check a header or cookie name used as an argument of a sample fetch. Raises Unwritable for special characters."""
     if not text.isascii() or not text.isprintable() or any(char in " \t'\"\\,()$" for char in text):
-        raise Unwritable("the name of a header or of a cookie with quotes, brackets or commas")
+        raise Unwritable("a header or cookie name with blanks, quotes, parentheses, commas or $")
     return text

@@ -86,7 +86,7 @@ def _balancer_rows(view: Snapshot, balancer: LoadBalancer) -> Iterator[HAProxyRo
                 if wanted and listener.admin_state_up:
                     yield row
         except Unwritable as refused:
-            raise Unsupported(f"{refused}, which listener {listener.id} asks for", balancer.provider) from None
+            raise Unsupported(f"{refused} in listener {listener.id}", balancer.provider) from None
 
 
 def _new_backends(listener: Listener, names: BackendNames, compiled: set[str]) -> Iterator[tuple[Pool, str]]:

@@ -51,17 +51,17 @@ def check_expression(text: str) -> None:
     """Reject an expression with other syntax or unbounded costs. Raises Unwritable."""
     plain = text.replace("\\\\", "")
     if _REFERENCE.search(plain):
-        raise Unwritable("a regular expression that refers to a group (HAProxy remembers none)")
+        raise Unwritable("a regular expression with a back-reference, which HAProxy does not support")
     if plain.count("{") > MAX_REPETITIONS:
-        raise Unwritable(f"a regular expression with more than {MAX_REPETITIONS} braces, which count repetitions")
+        raise Unwritable(f"a regular expression with more than {MAX_REPETITIONS} repetition counts in braces")
     if _LARGE.search(plain):
-        raise Unwritable("a regular expression that repeats something more than 999 times")
+        raise Unwritable("a regular expression with a repetition count above 999")
     if any(each.search(plain) for each in (_GROUP, _ESCAPE, _SET)):
-        raise Unwritable("a regular expression with what PCRE2 and Python do not read alike")
+        raise Unwritable("a regular expression with syntax that PCRE2 and Python interpret differently")
     try:
         re.compile(text)
     except (re.error, OverflowError, RecursionError):
-        raise Unwritable("a text that is no regular expression") from None
+        raise Unwritable("an invalid regular expression") from None
     _check_pieces(text)
 
 
@@ -73,12 +73,12 @@ def _check_pieces(text: str) -> None:
     try:
         re.compile(text.encode())
     except re.error:
-        raise Unwritable("a regular expression that looks behind for what has no fixed number of bytes") from None
+        raise Unwritable("a regular expression with a look-behind of variable length in bytes") from None
     pieces = _PIECE.findall(text)
     if _has_groups_in_look_behind(pieces):
-        raise Unwritable("a regular expression that looks behind for what has groups in it")
+        raise Unwritable("a regular expression with a group in a look-behind")
     if _size(pieces) > MAX_SIZE:
-        raise Unwritable("a regular expression that is too large with all that it repeats")
+        raise Unwritable("a regular expression that is too large with its repetitions expanded")
 
 
 def _has_groups_in_look_behind(pieces: Iterable[str]) -> bool:

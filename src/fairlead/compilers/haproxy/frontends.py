@@ -95,7 +95,9 @@ def _refuse(balancer: LoadBalancer, listener: Listener, pools: Iterable[Pool]) -
     client's."""
     members = (member for pool in pools for member in pool.members)
     if count_ports(listener.ports) != 1 and not all(isinstance(member.port, int) for member in members):
-        raise Unsupported("a proxy for several ports whose members have as many", balancer.provider)
+        raise Unsupported(
+            "a proxy for a listener with a port range whose members also have port ranges", balancer.provider
+        )
     if listener.l7policies and listener.protocol not in PROXY_PROTOCOLS:
         raise Unsupported(f"L7 policies of a {listener.protocol} listener", balancer.provider)
     tls.refuse(balancer, listener)
@@ -200,7 +202,7 @@ def _inserted(balancer: LoadBalancer, listener: Listener, header: str) -> Line:
         case _ if header in _CLIENT_HEADERS:
             value = _CLIENT_HEADERS[header]
         case _:
-            raise Unsupported(f"header {header!r} among those that are inserted", balancer.provider)
+            raise Unsupported(f"insertion of header {header!r}", balancer.provider)
     return "http-request", "set-header", header, value
 
 

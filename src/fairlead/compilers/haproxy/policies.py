@@ -98,7 +98,7 @@ def _target(action: L7Action) -> str:
 
 def _url(text: str) -> str:
     if not _URL.fullmatch(text):
-        raise Unwritable("a URL with characters that no header may have")
+        raise Unwritable("a URL with characters that are not allowed in a header")
     return text
 
 
@@ -166,5 +166,5 @@ def _unquoted(text: str) -> str:
 
 def _number(text: str) -> str:
     if not text.isascii() or not text.isdecimal() or len(text) > 9:
-        raise Unwritable("a number that is none")
+        raise Unwritable("a value that is not a number")
     return str(int(text))

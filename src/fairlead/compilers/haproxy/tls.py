@@ -48,7 +48,7 @@ def refuse(balancer: LoadBalancer, listener: Listener) -> None:
         raise Unsupported("TERMINATED_HTTPS without a certificate", balancer.provider)
     authenticates = said.client_authentication is not ClientAuthentication.NONE
     if authenticates and said.client_ca_container_ref is None:
-        raise Unsupported("client_authentication without an authority", balancer.provider)
+        raise Unsupported("client_authentication without client_ca_tls_container_ref", balancer.provider)
     _refuse_words(balancer, said)
 
 
@@ -61,10 +61,10 @@ def _refuse_words(balancer: LoadBalancer, said: ListenerTls | PoolTls) -> None:
             raise Unsupported(f"ALPN protocol {protocol!r}", balancer.provider)
     names = [each for each in (said.ciphers or "").split(":") if each]
     if not all(map(_CIPHER.fullmatch, names)) or any(each.startswith("TLS_") for each in names if each not in SUITES):
-        raise Unsupported("a list of ciphers that OpenSSL does not read", balancer.provider)
+        raise Unsupported("an invalid OpenSSL cipher list", balancer.provider)
     older = [each for each in names if each not in SUITES]
     if older and not _leaves_any(":".join(older)):
-        raise Unsupported("a list of ciphers of which OpenSSL has none", balancer.provider)
+        raise Unsupported("a cipher list without any cipher of OpenSSL", balancer.provider)
 
 
 @lru_cache(maxsize=1000)

@@ -75,7 +75,7 @@ def _refuse(view: Snapshot, balancer: lb.LoadBalancer) -> None:
     datagrams = (each.ports for each in own.listeners if each.protocol is lb.ListenerProtocol.UDP)
     taken = next((port for ports in datagrams for port in TUNNEL_PORTS if contains_port(ports, port)), None)
     if taken is not None:
-        raise Unsupported(f"protocol_port {taken} of UDP, by which hosts lead packets to each other", balancer.provider)
+        raise Unsupported(f"UDP protocol_port {taken}, which the tunnels between hosts use", balancer.provider)
 
 
 def _balancer_rows(view: Snapshot, balancer: lb.LoadBalancer) -> Iterator[NativeRow]:

@@ -71,9 +71,7 @@ def _others(allowed: tuple[IPNetwork, ...], version: int) -> str:
     """Match for clients that are not allowed: the complement of the allowed prefixes."""
     dropped = list(islice(complement(allowed, version), MAX_DROPPED_PREFIXES + 1))
     if len(dropped) > MAX_DROPPED_PREFIXES:
-        asked = (
-            f"allowed_cidrs on networks of others that leave more than {MAX_DROPPED_PREFIXES} prefixes to be refused"
-        )
+        asked = f"allowed_cidrs on unmanaged networks with more than {MAX_DROPPED_PREFIXES} prefixes to reject"
         raise Unsupported(asked, PROVIDER)
     return _sources(f"ip{version}", dropped)
 

@@ -86,7 +86,7 @@ def _displacing(balancer: lb.LoadBalancer) -> LoadBalancer:
 def _balancer_rows(snapshot: Snapshot, balancer: lb.LoadBalancer) -> Iterator[OvnRow]:
     network = find_vip_network(snapshot, balancer.vip.network_id)
     if network.external and balancer.router_id is None:
-        raise Unsupported("VIPs on an external network without a router that has its gateway there", PROVIDER)
+        raise Unsupported("VIPs on an external network that is not the gateway network of a router", PROVIDER)
     refuse_proxies(balancer, network)
     for each in _switched_pools(snapshot, balancer):
         _refuse_pool(snapshot, each)
@@ -308,10 +308,10 @@ def _refuse_pool(snapshot: Snapshot, pool: lb.Pool) -> None:
     if lacking is not None:
         raise Unsupported(lacking, PROVIDER)
     if sum(member.takes_connections for member in pool.members) > MAX_SLOTS:
-        raise Unsupported(f"more than {MAX_SLOTS} members that take connections in one pool", PROVIDER)
+        raise Unsupported(f"more than {MAX_SLOTS} members that accept connections in one pool", PROVIDER)
 
 
 def _refuse_translation(pool: lb.Pool, versions: frozenset[int]) -> None:
     """Raise Unsupported for mixed IP versions: ovn-nb(5) forbids mapping a VIP to the other address family."""
     if not all(member.address.version in versions for member in pool.members):
-        raise Unsupported("members whose IP version no VIP has", PROVIDER)
+        raise Unsupported("members with an IP version that no VIP has", PROVIDER)

@@ -67,7 +67,7 @@ def _refuse(network: Network, local_ip: LocalIP) -> None:
     for address in (local_ip.address, *(each.address for each in local_ip.associations)):
         subnet = subnet_with(network, address)
         if subnet is not None and not has_number(subnet):
-            raise Unsupported(f"a Local IP in a subnet of so few addresses ({subnet.cidr})", PROVIDER)
+            raise Unsupported(f"a Local IP in the subnet {subnet.cidr}, which is too small", PROVIDER)
 
 
 # Translate

@@ -98,7 +98,7 @@ def refuse_locality(balancer: lb.LoadBalancer) -> None:
     """Raise Unsupported for localities that OVN cannot have."""
     for pool in lb.pools_with_locality(balancer):
         if pool.protocol is lb.PoolProtocol.ANY:
-            raise Unsupported(f"locality {pool.locality.value} for what is for no port", PROVIDER)
+            raise Unsupported(f"locality {pool.locality.value} for pools of protocol {pool.protocol.value}", PROVIDER)
     _refuse_size(balancer)
 
 
@@ -118,8 +118,7 @@ def _refuse_size(balancer: lb.LoadBalancer) -> None:
     if due > MAX_CHASSIS_BACKENDS:
         enough = f"{MAX_CHASSIS_BACKENDS // MAX_SLOTS} tables of several members"
         asked = (
-            f"pools with locality for so many ports: {due} backends may be due on each chassis,"
-            f" of {MAX_CHASSIS_BACKENDS}"
+            f"pools with locality for so many ports: {due} backends per chassis, the maximum is {MAX_CHASSIS_BACKENDS}"
         )
         raise Unsupported(f"{asked} ({enough}; one for each pool and IP version)", PROVIDER)
 

@@ -15,7 +15,7 @@ def check_change(snapshot: Snapshot, balancer: LoadBalancer) -> None:
     new = list(_new_members(snapshot, balancer))
     for member in new:
         if not is_destination(member.address):
-            raise Unsupported(f"member {member.address}, which is no address of a machine", balancer.provider)
+            raise Unsupported(f"member {member.address}, which is not a unicast host address", balancer.provider)
     for member, what in find_unusable_addresses(snapshot, balancer, new):
         raise Unsupported(f"member {member.address}: it is {what}", balancer.provider)
     if balancer.described is None:  # a declarative spec may name VMs that do not exist yet: down

@@ -60,8 +60,9 @@ def _why_unprobed(snapshot: Snapshot, balancer: lb.LoadBalancer, member: lb.Memb
     where = f"network {network_id}"
     if not is_own or find_port(snapshot, balancer, member) is not None:
         where = f"project {balancer.project_id} on {where}"
-    hint = "" if member.subnet_id else "; if it is on another network, say the member's subnet_id"
-    return f"a health monitor for member {member.address}: {lb.probed_address(member)} is no port of {where}{hint}"
+    hint = "" if member.subnet_id else "; if it is on another network, set the member's subnet_id"
+    probed = lb.probed_address(member)
+    return f"a health monitor for member {member.address}: {probed} is not the address of a port of {where}{hint}"
 
 
 def _asked(balancer: lb.LoadBalancer) -> Iterator[tuple[str, IPAddress]]:

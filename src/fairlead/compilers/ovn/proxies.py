@@ -15,6 +15,6 @@ def refuse_proxies(balancer: lb.LoadBalancer, network: Network) -> None:
     found = next(iter(proxied_listeners(balancer)), None)
     if found is None:
         return
-    what = f"a listener of {found.protocol.value} that takes a proxy"
+    what = f"a {found.protocol.value} listener that needs a proxy"
     if isinstance(network, UnmanagedNetwork) and not creates_proxy_ports(network, balancer):
-        raise Unsupported(f"{what} on network {network.id}, which is {network.writer.value}'s", PROVIDER)
+        raise Unsupported(f"{what} on network {network.id}, which {network.writer.program} manages", PROVIDER)

@@ -144,7 +144,7 @@ def _largest_packet(snapshot: Snapshot, router: Router, gateway: Port) -> int:
 
 def _gateway(snapshot: Snapshot, router: Router, gateway: ExternalGateway) -> Iterator[OvnRow]:
     if not snapshot.gateway_chassis:
-        raise Unsupported("external_gateway_info while the configuration names no ovn.gateway_chassis", PROVIDER)
+        raise Unsupported("external_gateway_info without option ovn.gateway_chassis", PROVIDER)
     port = snapshot.ports[gateway.port_id]
     if not port.fixed_ips:  # a port of a router has an address (ovn-nb(5)): so the router leads nowhere
         return
