@@ -130,7 +130,7 @@ FORMATS = {
             {"Server", "HTTPServiceUnavailable", "error", ""},
             "The identity service does not respond",
         ),
-        (NoProjectScope(), 403, {"Client", "PolicyNotAuthorized", "error", ""}, "The token is for no project."),
+        (NoProjectScope(), 403, {"Client", "PolicyNotAuthorized", "error", ""}, "The token has no project scope."),
     ],
 )
 async def test_authentication_errors_use_the_format_of_the_front_end(

@@ -85,7 +85,7 @@ async def test_missing_or_wrong_credentials_yield_no_identity(users, header):
 def test_password_file_error_has_the_line_number_and_no_hash(tmp_path: Path, line: str):
     path = tmp_path / "users"
     path.write_text(f"\n{line}\n")
-    with pytest.raises(BadPasswordFile, match="users:2: a line is") as caught:
+    with pytest.raises(BadPasswordFile, match="users:2: expected user:bcrypt hash") as caught:
         read_password_file(path)
     assert HASH not in str(caught.value)
 

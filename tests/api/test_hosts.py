@@ -64,7 +64,7 @@ WRONG = {
     "none": ({"addresses": []}, 400, "host two needs an address for packets of other hosts"),
     "not said": ({}, 400, "two needs an address"),
     "no prefix": (NINE | {"prefixes": ["10.1.0.0/24"]}, 400, "prefixes: Value should be an object."),
-    "no cidr": (NINE | {"prefixes": [{"project_id": "alice"}]}, 400, "prefixes: cidr is missing."),
+    "no cidr": (NINE | {"prefixes": [{"project_id": "alice"}]}, 400, "prefixes: cidr is required."),
     "an address": (NINE | {"prefixes": [{"cidr": "10.9.0.1"}]}, 400, "cidr: '10.9.0.1' is not a valid IP subnet."),
     "nobody's": (NINE | {"prefixes": [{"cidr": "10.9.0.0/24", "project_id": ""}]}, 400, "project_id: Value should be"),
     "unknown": (

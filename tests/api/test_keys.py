@@ -257,7 +257,7 @@ async def test_unresponsive_key_store_does_not_change_the_weak_crl_count(
             place.store.read = without_authorities  # type: ignore[method-assign]
             status, said = await place.ask("node", LIST_ASKED)
             place.store.read = read  # type: ignore[method-assign]
-            assert (status, "does not answer" in said) == (503, True)
+            assert (status, "does not respond" in said) == (503, True)
             return keys.outdated_count(snapshot)
 
         assert await weak_while_silent() == 0
@@ -416,7 +416,7 @@ async def test_unresponsive_key_store_is_read_once_per_node_request(tmp_path: Pa
         place.store.read = away.read  # type: ignore[method-assign]
         place.services.keys._timeout = 0.01
         status, said = await place.ask("node", *[wanted()] * MAX_SECRETS)
-        assert (503, True) == (status, "does not answer" in said)
+        assert (503, True) == (status, "does not respond" in said)
         assert ["web"] == away.asked
 
 
@@ -441,7 +441,7 @@ async def test_unresponsive_key_store_is_read_once_per_change():
     with pytest.raises(Refused) as refused:
         await check(keys, document)
     assert loop.time() == pytest.approx(0.01)
-    with pytest.raises(Unreadable, match="does not answer"):
+    with pytest.raises(Unreadable, match="does not respond"):
         await keys.deliver(document, Secret(role=Role.CERTIFICATE, reference="one"))
     assert loop.time() == pytest.approx(0.02)
     assert isinstance(refused.value.why, SecretUnavailable)

@@ -84,9 +84,9 @@ api vip=10.0.0.20 on=net1 tcp:80=a/10.0.0.11:80 udp:53=a/10.0.0.11:53 tcp:81=a/1
             "web2",
             "'web2' has no rows of its own: it is member 10.0.0.11:80 'web2' of pool 'web' of loadbalancer/web 'shop'",
         ),
-        ("web-b", "but member [fd00::12]:80 of pool 'web' of loadbalancer/web 'shop'; show the load balancer"),
+        ("web-b", "it is member [fd00::12]:80 of pool 'web' of loadbalancer/web 'shop'; show the load balancer"),
         ("twin", " and 3 more; show the load balancer"),
-        ("front", "but listener 'front' of loadbalancer/web 'shop'"),
+        ("front", "it is listener 'front' of loadbalancer/web 'shop'"),
         ("none", "'none' does not exist: specify kind/id, an id or a name"),
     ],
 )

@@ -39,7 +39,7 @@ def many(replicas: int) -> Snapshot:
     [
         ("net1 external 10.0.0.0/24", "10.0.0.200", "Local IPs on an external network"),
         ("net1 10.0.0.0/31", "10.0.0.1", r"a Local IP in the subnet 10\.0\.0\.0/31, which is too small"),
-        ("net1 fd00::/127", "fd00::1", "of so few addresses"),
+        ("net1 fd00::/127", "fd00::1", "which is too small"),
     ],
 )
 def test_unsupported_local_ip_is_rejected(network: str, address: str, why: str) -> None:

@@ -110,12 +110,12 @@ def test_unsupported_expression_is_rejected(text: str) -> None:
         (r"(a)\1", "with a back-reference, which HAProxy does not support"),
         ("(?P<n>a)(?P=n)", "with a back-reference, which HAProxy does not support"),
         ("((a{99}){99}){99}{9}{9}", "with more than 4 repetition counts in braces"),
-        ("a{99999}", "that repeats something more than 999 times"),
-        (r"a\\Z\z", "with what PCRE2 and Python do not read alike"),
-        ("((ab){999}){999}", "that is too large with all that it repeats"),
-        ("(?<=(a|b))c", "that looks behind for what has groups in it"),
-        ("(?<=é|a)c", "that looks behind for what has no fixed number of bytes"),
-        (r"\Qa", "with what PCRE2 and Python do not read alike"),
+        ("a{99999}", "with a repetition count above 999"),
+        (r"a\\Z\z", "with syntax that PCRE2 and Python interpret differently"),
+        ("((ab){999}){999}", "that is too large with its repetitions expanded"),
+        ("(?<=(a|b))c", "with a group in a look-behind"),
+        ("(?<=é|a)c", "with a look-behind of variable length in bytes"),
+        (r"\Qa", "with syntax that PCRE2 and Python interpret differently"),
     ],
 )
 def test_rejection_of_an_expression_names_the_reason(text: str, why: str) -> None:

@@ -71,9 +71,9 @@ def test_plain_certificates_authorities_and_crls_need_no_opening():
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        (Content(material=WEB.pem.encode() + locked(b"secret"), phrase=b"wrong"), "pass phrase does not open"),
+        (Content(material=WEB.pem.encode() + locked(b"secret"), phrase=b"wrong"), "the passphrase is wrong"),
         (Content(material=WEB.pem.encode(), phrase=b"secret"), "no private key"),
-        (Content(material=key_pem(WEB.key).encode() + b"-----BEGIN X", phrase=b"secret"), "cannot be read"),
+        (Content(material=key_pem(WEB.key).encode() + b"-----BEGIN X", phrase=b"secret"), "the key is invalid"),
         (Content(material=b""), "neither PEM nor"),
         (Content(material=WEB.bundle[:-9]), "neither PEM nor"),
     ],

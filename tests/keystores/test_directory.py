@@ -39,7 +39,7 @@ async def test_a_reference_names_a_file_of_the_project(folder: Path):
     ],
 )
 async def test_reference_outside_the_project_folder_is_rejected(folder: Path, reference: str):
-    with pytest.raises(Unreadable, match="name of a file"):
+    with pytest.raises(Unreadable, match="must be a file name"):
         await read(folder, reference)
 
 
@@ -73,6 +73,6 @@ async def test_insecure_oversized_or_special_file_is_rejected(folder: Path):
     put(folder / "ours" / "large.pem", "x" * (MAX_CONTENT_BYTES + 1))
     (folder / "ours" / "folder.pem").mkdir()
     os.mkfifo(folder / "ours" / "pipe.pem", 0o600)
-    for name, why in (("open", "everybody"), ("large", "bytes"), ("folder", "no file"), ("pipe", "no file")):
+    for name, why in (("open", "all users"), ("large", "bytes"), ("folder", "regular file"), ("pipe", "regular file")):
         with pytest.raises(Unreadable, match=why):
             await read(folder, f"{name}.pem")

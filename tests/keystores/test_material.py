@@ -77,15 +77,15 @@ def _with_wrong_exponent() -> str:
 @pytest.mark.parametrize(
     ("made", "why"),
     [
-        (lambda: WEB.pem + key_pem(new_key()), "does not fit"),
+        (lambda: WEB.pem + key_pem(new_key()), "does not match"),
         (lambda: WEB.pem, "no private key"),
         (lambda: WEB.certificate_and_key + key_pem(new_key()), "several private keys"),
-        (lambda: key_pem(WEB.key), "no certificate"),
-        (lambda: WEB.certificate_and_key.replace("MI", "MJ"), "cannot be read"),
-        (lambda: WEB.pem + _plain(WEB.key, BestAvailableEncryption(b"secret")), "pass phrase"),
+        (lambda: key_pem(WEB.key), "no valid certificate"),
+        (lambda: WEB.certificate_and_key.replace("MI", "MJ"), "the key is invalid"),
+        (lambda: WEB.pem + _plain(WEB.key, BestAvailableEncryption(b"secret")), "requires a passphrase"),
         (lambda: WEB.pem + _plain(rsa.generate_private_key(65537, 1024)), "1024 bits"),
-        (lambda: WEB.pem + _plain(dsa.generate_private_key(1024)), "nobody serves"),
-        (lambda: WEB.pem + _with_wrong_exponent(), "cannot be read"),
+        (lambda: WEB.pem + _plain(dsa.generate_private_key(1024)), "not supported"),
+        (lambda: WEB.pem + _with_wrong_exponent(), "the key is invalid"),
         (lambda: key_pem(WEB.key) + _of_version_5(WEB.pem), "no valid certificate in PEM"),
         (lambda: CA.issue("web.example", key=ec.generate_private_key(ec.SECP192R1())).certificate_and_key, "192 bits"),
         (

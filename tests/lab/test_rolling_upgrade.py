@@ -81,7 +81,7 @@ def test_servers_are_upgraded_and_downgraded_without_broken_connections(machine:
             one = places[0].replace(one, OLDER)  # no document written so far needs the newer format
             await_more_writes(writer)
             new = other.create(NETWORKS, "network", name="new-feature")["id"]
-            wait_until(lambda: "stands by" in reads(one))
+            wait_until(lambda: "on standby" in reads(one))
             wait_until(other.is_holder)
             assert one.client.get(NETWORKS).status_code == 503
             await_more_writes(writer)

@@ -90,7 +90,7 @@ async def test_server_does_not_start_when_keystone_rejects_its_user(
 ):
     _, port = keystone
     wrong = configured(tmp_path, port, password="wrong")
-    with pytest.raises(BadConfiguration, match="refuses user 'fairlead' of project 'service'") as told:
+    with pytest.raises(BadConfiguration, match="rejects user 'fairlead' of project 'service'") as told:
         await check_authentication(make_authentication(wrong), wrong)
     assert "wrong" not in str(told.value)
     right = configured(tmp_path, port, password=f"{PASSWORD}\n")

@@ -48,7 +48,7 @@ def is_standby(server: FairleadProcess) -> bool:
         answer = server.client.get("/readyz")
     except httpx.TransportError:
         return False
-    return answer.status_code == 503 and "stands by: a newer version" in answer.text
+    return answer.status_code == 503 and "is on standby, because a newer version" in answer.text
 
 
 def takes_over(server: FairleadProcess) -> bool:
@@ -69,8 +69,8 @@ async def test_server_is_standby_while_a_newer_document_exists(tmp_path: Path):
             server.client.post(NETWORKS, json={"network": {"name": "meanwhile"}}),
         ):
             assert (answer.status_code, answer.headers["retry-after"]) == (503, "2")
-            assert "stands by" in answer.json()["NeutronError"]["message"]
-        assert "stands by" in server.client.get(LBS).json()["faultstring"]
+            assert "on standby" in answer.json()["NeutronError"]["message"]
+        assert "on standby" in server.client.get(LBS).json()["faultstring"]
         assert await head(tmp_path) == written
         assert server.log.read_text().count("on standby, without writing: network/net9: a newer version") == 1
 

@@ -118,7 +118,7 @@ async def upgrade_while_active(folder: Path, living: weakref.WeakSet[Any]) -> No
         await asked.wait()
         assert len(living) == 1
         await change(folder, {KEY: newer()})
-        await answers(remote, "stands by")
+        await answers(remote, "on standby")
         assert len(living) == 0
         for each in kept:
             each.close()
@@ -131,7 +131,7 @@ async def upgrade_while_active(folder: Path, living: weakref.WeakSet[Any]) -> No
 async def meet_at_the_start(folder: Path, living: weakref.WeakSet[Any]) -> None:
     await change(folder, {KEY: newer()})
     async with serving(folder) as remote:
-        await answers(remote, "stands by")
+        await answers(remote, "on standby")
         assert len(living) == 0
 
 

@@ -22,17 +22,17 @@ async def test_a_url_opens_its_store(tmp_path: Path):
 @pytest.mark.parametrize(
     ("url", "words"),
     [
-        ("", "begins with none of sqlite://"),
-        ("/var/lib/fairlead.db", "begins with none of sqlite://"),
-        ("mysql://localhost/x", "begins with none of sqlite://"),
-        ("mysql://fairlead:secret@host/x", r"'mysql://\.\.\.@host/x' begins with none of sqlite://"),
+        ("", "must begin with one of sqlite://"),
+        ("/var/lib/fairlead.db", "must begin with one of sqlite://"),
+        ("mysql://localhost/x", "must begin with one of sqlite://"),
+        ("mysql://fairlead:secret@host/x", r"'mysql://\.\.\.@host/x' must begin with one of sqlite://"),
         ("sqlite://fairlead.db", "sqlite:///var/lib/fairlead/fairlead.db"),
-        ("sqlite:///var/lib/", "names no file"),
+        ("sqlite:///var/lib/", "absolute path of a file"),
         ("etcd://127.0.0.1:2379", "key prefix of this deployment is missing"),
         ("etcd://127.0.0.1:2379/a//b", "prefix"),
         ("etcd://127.0.0.1/fairlead", "not HOST:PORT; example: etcd://192.0.2.1:2379,"),
         ("etcd://::1:2379/fairlead", "needs brackets"),
-        ("etcd://h1:2379,h1:2379/fairlead", "a member twice"),
+        ("etcd://h1:2379,h1:2379/fairlead", "duplicate member"),
         ("etcd://fl:secret@h1:2379/fairlead", "set store.user and store.password_file"),
     ],
 )

@@ -250,13 +250,13 @@ async def test_missing_service_role_is_named_in_the_log(caplog: pytest.LogCaptur
 @pytest.mark.parametrize(
     ("status", "error", "words"),
     [
-        (401, ServiceUserRejected, "refuses user 'fairlead'"),
-        (403, ServiceUserRejected, "refuses user 'fairlead'"),
+        (401, ServiceUserRejected, "rejects user 'fairlead'"),
+        (403, ServiceUserRejected, "rejects user 'fairlead'"),
         (404, ServiceUserRejected, "returned status 404 to a login: keystone.url"),
         (301, ServiceUserRejected, "returned status 301 to a login: keystone.url"),
         (200, ServiceUserRejected, "returned status 200 to a login: keystone.url"),
-        (500, NoAnswer, "answers 500"),
-        (429, NoAnswer, "answers 429"),
+        (500, NoAnswer, "returned status 500"),
+        (429, NoAnswer, "returned status 429"),
     ],
 )
 async def test_startup_check_distinguishes_misconfiguration_from_outage(

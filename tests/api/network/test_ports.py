@@ -232,7 +232,8 @@ SUBNET = {"subnet_id": "FOUR"}
         ),
         (
             {"device_owner": "network:router_interface"},
-            "400 BadRequest: Bad port request: device_owner network:router_interface is reserved: it is set by add_router_interface.",
+            "400 BadRequest: Bad port request: device_owner network:router_interface is reserved: it is set by"
+            " add_router_interface.",
         ),
         ({"network_id": UNKNOWN_ID}, f"404 NetworkNotFound: Network {UNKNOWN_ID} could not be found."),
         ({"binding:vif_type": "ovs"}, "400 HTTPBadRequest: Attribute 'binding:vif_type' not allowed in POST"),

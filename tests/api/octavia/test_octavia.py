@@ -575,7 +575,7 @@ def test_additional_vips_must_be_addresses_of_the_given_port(door):
         ([{"subnet_id": UNKNOWN_ID}], f"Subnet {UNKNOWN_ID} not found."),
         ([{"subnet_id": SUBNET6, "ip_address": "10.0.0.9"}], "VIP address 10.0.0.9 is not a valid IP for subnet"),
         ([{"ip_address": "fd00::9"}], "Invalid input for field/attribute subnet_id. Value: 'None'. Mandatory field"),
-        ([{"subnet_id": SUBNET6, "port_id": UNKNOWN_ID}], "port_id of additional_vips: all VIPs are on one port"),
+        ([{"subnet_id": SUBNET6, "port_id": UNKNOWN_ID}], "port_id of additional_vips is not supported"),
         (
             [{"subnet_id": SUBNET6, "colour": "red"}],
             "Unknown attribute for argument load_balancer.loadbalancer.additional_vips: colour",

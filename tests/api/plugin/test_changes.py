@@ -169,7 +169,8 @@ def test_additional_vips_on_several_ports_are_rejected(tmp_path: Path):
             status, said = await call_error(place, "POST", path, asked)
             assert (status, said) == (
                 400,
-                "Validation failure: port_id of additional_vips is not supported: all VIPs are on one port; set it as vip_port_id.",
+                "Validation failure: port_id of additional_vips is not supported: all VIPs are on one port; set it as"
+                " vip_port_id.",
             )
         assert LB not in place.model.snapshot.load_balancers
 
