@@ -119,8 +119,8 @@ def test_trace_names_an_unmanaged_load_balancer_by_its_row(site: LabSite, capsys
     ("words", "code", "says"),
     [
         (["--from", "nobody", "--to", "10.0.0.1:80"], 1, "port nobody does not exist in OVN"),
-        (["--from", "x", "--to", "10.0.0.1"], 2, "'10.0.0.1' is not ADDRESS:PORT or [IPv6]:PORT"),
-        (["--from", "x", "--to", "fd00::1:80"], 2, "'fd00::1:80' is not ADDRESS:PORT or [IPv6]:PORT"),
+        (["--from", "x", "--to", "10.0.0.1"], 2, "expected ADDRESS:PORT or [IPv6]:PORT, got '10.0.0.1'"),
+        (["--from", "x", "--to", "fd00::1:80"], 2, "expected ADDRESS:PORT or [IPv6]:PORT, got 'fd00::1:80'"),
         (["--from", "x", "--to", "10.0.0.1:80", "--via", "x"], 2, "'x' is not a valid IP address."),
     ],
 )

@@ -207,7 +207,7 @@ def test_adopt_is_rejected_if_networks_lose_service_unless_named(
     northbound(place, "add", "Logical_Switch", f"neutron-{other}", "load_balancer", udp)
     northbound(place, "add", "Logical_Router", f"neutron-{router}", "load_balancer", tcp, udp)
     before = rows(place, served), octavias(place, served)
-    said = "refused: Fairlead cannot have it: clients would stay with the other provider on"
+    said = "refused: rejected by Fairlead: clients would stay with the other provider on"
     named = "to accept this, list each of these."
     code, out, complaint = run(place, "--dry-run", "served")
     assert (code, out) == (3, "")
