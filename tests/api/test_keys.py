@@ -268,7 +268,7 @@ async def test_unresponsive_key_store_does_not_change_the_weak_crl_count(
         assert await weak_while_silent() == 1
         place.store.has["lists"] = CA.revoke().encode()
         assert await weak(place) == 0
-        assert not [each for each in caplog.messages if "does not answer; it is in use" in each]
+        assert not [each for each in caplog.messages if "does not respond; it stays in use" in each]
 
 
 async def test_unreadable_ca_certificate_keeps_the_last_crl_result(tmp_path: Path):

@@ -47,8 +47,8 @@ def test_invalid_store_url_is_rejected_with_the_remedy(url: str, words: str):
     [
         (Access(ca="ca", certificate="c"), "store.certificate and store.key must be set together"),
         (Access(ca="ca", user="fl"), "store.user and store.password_file must be set together"),
-        (Access(user="fl", password_file="p"), "need TLS"),
-        (Access(certificate="c", key="k"), "need TLS"),
+        (Access(user="fl", password_file="p"), "require TLS"),
+        (Access(certificate="c", key="k"), "require TLS"),
     ],
 )
 def test_store_access_options_are_complete_and_for_etcd_only(access: Access, words: str):
