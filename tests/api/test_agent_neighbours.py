@@ -222,7 +222,7 @@ async def test_neighbour_poll_returns_503_while_ovn_is_disconnected(scene: Scene
     scene.away = True
     for answer in (await waiting, await scene.ask()):
         assert answer.status_code == 503
-        assert answer.json() == {"error": "OVN is unavailable: the Southbound database is not connected"}
+        assert answer.json() == {"error": "OVN is unavailable: not connected to the OVN Southbound database"}
 
 
 @pytest.mark.parametrize(

@@ -189,7 +189,7 @@ async def test_agent_resolves_addresses_to_listeners(scene: Scene):
 async def test_listener_lookup_returns_503_while_ovn_is_disconnected(scene: Scene):
     found = await scene.owner_of_port(("datapath:1", "tcp", "10.0.0.10", 80), ("datapath:99", "tcp", "10.0.0.10", 80))
     assert found.status_code == 503
-    assert found.json() == {"error": "OVN is unavailable: the Southbound database is not connected"}
+    assert found.json() == {"error": "OVN is unavailable: not connected to the OVN Southbound database"}
 
 
 @pytest.mark.parametrize(("roles", "status"), [(["service"], 403), (["admin"], 200), (["member", "reader"], 403)])
@@ -213,7 +213,7 @@ async def test_agent_api_admits_only_administrators_and_agents_with_chassis(
         (agent("node1", "node2"), "node2", 200, ""),
         (agent("node1"), "node2", 403, "user n represents chassis node1, not node2"),
         (agent("node9"), "node9", 404, "chassis node9 does not exist in OVN"),
-        (agent("away"), "away", 503, "OVN is unavailable: the Southbound database is not connected"),
+        (agent("away"), "away", 503, "OVN is unavailable: not connected to the OVN Southbound database"),
         (ADMIN, "node2", 200, ""),
         (ADMIN, "node9", 404, "chassis node9 does not exist in OVN"),
     ],

@@ -100,7 +100,7 @@ def test_size_of_a_load_balancer_document_is_limited(caller: Caller, net: str):
     ).is_success:
         count += 1
     assert count == MAX_DOCUMENT_BYTES // (limits.TAGS * 1011)
-    words = f"loadbalancer/{made} would take"
+    words = f"loadbalancer/{made} would have"
     refused(caller, "POST", f"{BALANCER}/pools", {"pool": pool(99, loadbalancer_id=made, tags=tags)}, words)
     assert caller.send("PUT", f"{BALANCER}/loadbalancers/{made}", json={"loadbalancer": {"name": "x"}}).is_success
 
@@ -168,4 +168,4 @@ def test_query_length_and_number_of_sort_keys_are_limited(caller: Caller):
         assert caller.send("GET", f"{path}?name={'x' * MAX_QUERY_BYTES}").status_code == 414
         query = "&".join(["sort_key=name"] * (MAX_SORT_KEYS + 1))
         answer = caller.send("GET", f"{path}?{query}")
-        assert (answer.status_code, f"at most {MAX_SORT_KEYS} keys" in answer.text) == (400, True)
+        assert (answer.status_code, f"at most {MAX_SORT_KEYS} sort keys" in answer.text) == (400, True)

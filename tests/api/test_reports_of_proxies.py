@@ -56,7 +56,7 @@ def test_oversized_proxy_report_is_rejected_before_parsing(proxies: list[object]
     body."""
     body = {**told({}), "proxies": proxies}
     before = step()
-    with pytest.raises(ValueError, match=f"at most {MAX_PROXY_PORTS} ports of proxies"):
+    with pytest.raises(ValueError, match=f"at most {MAX_PROXY_PORTS} proxy ports"):
         REPORT(body)
     assert step() - before < 200
 

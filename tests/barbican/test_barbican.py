@@ -210,7 +210,7 @@ async def test_deleted_expired_or_wrong_type_secret_is_rejected(place: BarbicanS
     whole = await place.read(place.container(**parts))
     assert len(whole.material) < MAX_CONTENT_BYTES
     other = place.barbican.container(place.alice, "generic", one=place.whole())
-    assert "not of the type certificate" in await place.refused(other)
+    assert "must be of type certificate" in await place.refused(other)
     await place.read(expires)
     place.barbican.expire(expires)
     assert NOT_FOUND_MESSAGE == await place.refused(expires) == await place.refused(expires, who=None)

@@ -234,7 +234,7 @@ def test_remotes_are_parsed() -> None:
     "text", ["", "unix:", "tcp:10.0.0.1", "tcp:fd00::1:6641", "tcp:h:0", "tcp:h:65536", "udp:h:1", "tcp:h:1,"]
 )
 def test_invalid_remotes_are_rejected(text: str) -> None:
-    with pytest.raises(ValueError, match="not a remote"):
+    with pytest.raises(ValueError, match="not an OVSDB remote"):
         parse_remotes(text)
 
 

@@ -312,7 +312,7 @@ def test_unreadable_certificate_is_reported_and_the_previous_one_is_served(site:
             assert code(site, keys, balancer.vip) == "200"
             put(site, keys, "web.pem", WEB.certificate_and_key)
             wait_equal(lambda: unreadable(site), 0)
-        assert "'web.pem' (certificate): the key does not fit" in site.service.log.read_text()
+        assert "'web.pem' (certificate): the key does not match" in site.service.log.read_text()
 
 
 def unreadable(site: LabSite) -> float:
@@ -323,11 +323,11 @@ def unreadable(site: LabSite) -> float:
 @pytest.mark.parametrize(
     ("reference", "why"),
     [
-        ("nothing.pem", "no such file"),
-        ("unfit.pem", "does not fit"),
+        ("nothing.pem", "has no file of this name"),
+        ("unfit.pem", "does not match"),
         ("broken.pem", "cannot be read"),
-        ("../second/its.pem", "name of a file"),
-        ("/etc/ssl/private/its.pem", "name of a file"),
+        ("../second/its.pem", "must be a file name"),
+        ("/etc/ssl/private/its.pem", "must be a file name"),
     ],
 )
 def test_unusable_certificate_reference_is_rejected_and_nothing_is_written(site: LabSite, reference: str, why: str):

@@ -225,7 +225,7 @@ def test_write_never_committed_by_octavia_is_deleted(place: OctaviaCloud, web: s
     body = {"listener": {"loadbalancer_id": web, "protocol": "UDP", "protocol_port": 91}}
     known = place.fairlead_statuses().keys()
     killed_when(place, lambda: place.fairlead_statuses().keys() > known, "POST", "listeners", body)
-    words = "it is deleted in Fairlead"
+    words = "deleting it in Fairlead"
     wait_until(lambda: place.log("agent"), words, is_enough=lambda log: words in log, seconds=SETTLE_TIMEOUT)
     assert place.octavia_statuses() == before
     assert place.settle() == before

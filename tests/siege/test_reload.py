@@ -43,7 +43,7 @@ def test_sighup_rereads_passwords_and_keeps_the_old_ones_on_error(tmp_path: Path
                 users.write_text(user("ann", "new"))
                 users.chmod(0o644)
             server.process.send_signal(signal.SIGHUP)
-            words = "a line is user" if wrong else "accessible to other users"
+            words = "expected user:bcrypt hash" if wrong else "accessible to other users"
             wait_until(server.log.read_text, words, is_enough=lambda log, words=words: words in log)
             assert status(server, "ann", "old") == 200
         users.chmod(0o600)

@@ -17,6 +17,7 @@ from fairlead.model.documents.trust import Project, TrustedCertificate, TrustTok
 from fairlead.model.registry.kinds import owner_of
 from fairlead.model.snapshot import Aggregate
 from fairlead.store.codec import BadDocument, decode, encode
+from fairlead.store.formats import NewerDocument
 from harness.values import FEW_EXAMPLES, JSON
 
 st.register_type_strategy(datetime, st.datetimes(min_value=datetime(1970, 1, 1), timezones=st.just(UTC)))
@@ -43,7 +44,7 @@ def refused(kind: Kind, document: bytes) -> str:
     """Return the error text, or an empty string for a valid document."""
     try:
         decode(Owner(kind, "x"), document)
-    except BadDocument as error:
+    except (BadDocument, NewerDocument) as error:
         return str(error)
     return ""
 

@@ -1,7 +1,7 @@
 """Certificates of clients, and the tokens that clients use to add one.
 
 An administrator adds a certificate, or issues a single-use token. A restricted client sees and deletes its own
-certificate (`RowIdentity.user` is its fingerprint), and changes none.
+certificate (`Identity.user` is its fingerprint), and changes none.
 
 All rules here raise Refused.
 """

@@ -75,7 +75,7 @@ def _by_name(*dataplanes: Dataplane) -> Mapping[str, Dataplane]:
 DATAPLANES = _by_name(OVN, HAPROXY, NATIVE)
 """All dataplanes. If an owner has rows in several, its rows in one do not refer to those in another."""
 _SWITCHES = Provider(
-    description="Balances connections in Open vSwitch on the node of the client, through rows of the OVN Northbound"
+    description="Balances connections in Open vSwitch on the node of the client through rows of the OVN Northbound"
     " database.",
     dataplanes=frozenset({OVN.name}),
     abilities=ABILITIES,

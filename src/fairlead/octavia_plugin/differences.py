@@ -11,7 +11,7 @@ Octavia is read first and Fairlead after it, and then:
 * An object missing in Octavia was never committed: the process was killed, or the commit failed.
 
 But a request may be between its write in Fairlead and its commit in Octavia, which then shows the previous state. So
-errors, creations and deletions happen only after the state has lasted for a while (`has_known_effect`).
+errors, creations and deletions happen only after the state has lasted for a while (`is_sure`).
 """
 
 from collections.abc import Iterator, Mapping

@@ -121,7 +121,7 @@ class Reconciler:
         self.mark([owner])
 
     def note_drift(self, owner: Owner, what: str = "") -> None:
-        """Handle drift of this owner: as `reload_credentials`, but with a growing pause if the drift recurs.
+        """Handle drift of this owner: as `read_again`, but with a growing pause if the drift recurs.
 
         `what` describes the change for the log; "" on a standby, which only watches.
         """

@@ -23,7 +23,7 @@ class ClientDisconnected(Exception):
 class FairSemaphore:
     def __init__(self, *, at_once: float = math.inf, of_one: int, waiting: int, in_all: float = math.inf) -> None:
         """`at_once` is the maximum of concurrent turns, `of_one` that for one key; `waiting` is the maximum length of a
-        line, `total` that of all lines together."""
+        line, `in_all` that of all lines together."""
         self._max_turns = at_once
         self._max_turns_per_key = of_one
         self._max_waiting_per_key = waiting

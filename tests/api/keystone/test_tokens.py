@@ -244,7 +244,7 @@ async def test_missing_service_role_is_named_in_the_log(caplog: pytest.LogCaptur
     async with opened() as cloud:
         cloud.play.status = 403
         assert await cloud.outcome("good") == "IdentityProviderUnavailable"
-    assert "needs the role 'service'" in caplog.text
+    assert "grant it the role 'service'" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -271,7 +271,7 @@ async def test_startup_check_distinguishes_misconfiguration_from_outage(
 async def test_startup_check_rejects_a_user_without_the_service_role():
     async with opened() as cloud:
         cloud.play.service_roles = ("member", "reader")
-        with pytest.raises(ServiceUserRejected, match="needs the role 'service'"):
+        with pytest.raises(ServiceUserRejected, match="grant it the role 'service'"):
             await cloud.check.keystone.check()
 
 

@@ -139,7 +139,7 @@ def test_largest_member_batches_do_not_block_the_loop(tmp_path: Path):
             assert status == 202, text
         all_serve = [{**each, "weight": 1} for each in new]
         status, text = await send(place, "PUT", path, {"members": all_serve})
-        assert (status, f"more than {MAX_SLOTS} members that take connections" in text) == (501, True), text
+        assert (status, f"more than {MAX_SLOTS} members that accept connections" in text) == (501, True), text
         status, text = await send(place, "PUT", path, {"members": SERVING[:500] * 2})
         assert (status, "Another member on this pool" in text) == (409, True), text
 

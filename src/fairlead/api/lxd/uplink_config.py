@@ -43,7 +43,7 @@ from fairlead.model.documents.network import AllocationPool, Network
 
 PHYSICAL, BRIDGE = "physical", "bridge"
 TYPE = "type"
-"""Key in `ProxyNetwork.config` that marks an uplink as a bridge. No client key has this name."""
+"""Key in `Network.config` that marks an uplink as a bridge. No client key has this name."""
 Rules = Mapping[str, Rule]
 
 

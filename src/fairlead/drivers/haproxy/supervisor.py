@@ -1,7 +1,7 @@
 """Supervisor of a node's HAProxy processes: starts, replaces and watches them, and restarts those that end.
 
 A process that ends is restarted immediately, then after growing pauses. The supervisor reports on which ports a proxy
-accepts connections (`Serving`), and why a proxy does not come back (`ProxyNetwork.failure`).
+accepts connections (`ReportPorts`), and why a proxy does not come back (`ProxyNetwork.failure`).
 """
 
 import asyncio

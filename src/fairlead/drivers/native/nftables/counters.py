@@ -38,7 +38,7 @@ class KernelCounters:
     """Counters of a host. It shares nothing with the driver's writes, so neither waits for the other."""
 
     def __init__(self, table: str, boot: str, most_connections: int) -> None:
-        """`boot` is the id of this boot. Connections are not counted if more than `max_connections` are tracked."""
+        """`boot` is the id of this boot. Connections are not counted if more than `most_connections` are tracked."""
         self._table = table
         self._boot = boot
         self._max_connections = most_connections

@@ -56,7 +56,7 @@ class TargetList(NamedTuple):
     targets: tuple[bytes, ...]
     """Element value of each target."""
     previous_owners: tuple[tuple[int, int], ...]
-    """As in `OpenStackService`."""
+    """As in `dataplane.native.Service`."""
 
 
 class Numbers(NamedTuple):

@@ -44,7 +44,7 @@ class SouthboundSettings:
 
 class SouthboundReader(Reader):
     """Reader of the Southbound database. Use `start` and `close`. `observe` receives the facts `HEALTH`,
-    `DEFAULT_CHASSIS_COUNT` and `PLUGGED`.
+    `CHASSIS` and `PLUGGED`.
 
     Health reports contain only changes. Reports of chassis and ports contain everything that OVN has updated, which may
     equal the previous state.

@@ -59,7 +59,7 @@ class ConntrackTable:
     """Access to conntrack. All methods raise SwitchError."""
 
     def __init__(self, bridge: str, tools: OvsTools, run_dir: Path, most_connections: int) -> None:
-        """Connections above `max_connections` are not listed, because the switch stalls during the listing."""
+        """Connections above `most_connections` are not listed, because the switch stalls during the listing."""
         self._bridge = bridge
         self._max_connections = most_connections
         self._run = tools.run
