@@ -82,7 +82,7 @@ def test_check_reports_a_missing_or_malformed_password_file(
     (tmp_path / "users").touch(mode=0o600)
     (tmp_path / "users").write_text("x:y:z:nonsense\n")
     code, out, err = run(capsys, "server", "--check")
-    assert (code, out, "users:1: a line is user:bcrypt hash:project:role" in err) == (2, "", True)
+    assert (code, out, "users:1: expected user:bcrypt hash:project:role" in err) == (2, "", True)
 
 
 def test_keystone_authentication_needs_no_user_password_file(

@@ -89,7 +89,7 @@ def test_delegated_member_is_shown_with_its_own_chassis_and_its_prober():
     before = {row.id: row for row in run_to_completion(health_table(snapshot))}  # not yet probed
     assert (before["web-a"].chassis, before["web-a"].prober) == ("n1", "n3")
     text = render([{**asdict(row), "since": None} for row in rows.values()], NOW)
-    by, where = text[0].index("BY"), text[0].index("CHASSIS")
+    by, where = text[0].index("PROBER"), text[0].index("CHASSIS")
     line = next(each for each in text if each.startswith("web-a"))
     assert (line[by:where].strip(), line[where:].split()[0]) == ("agent on n3", "n1")
     line = next(each for each in text if each.startswith("web-b"))

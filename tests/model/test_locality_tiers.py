@@ -175,7 +175,7 @@ def test_chassis_tables_over_the_backend_limit_are_rejected():
 
     most = MAX_CHASSIS_BACKENDS // MAX_SLOTS
     assert len(compile_ports(most)) == most + 1
-    with pytest.raises(Unsupported, match="of 2048"):
+    with pytest.raises(Unsupported, match="maximum is 2048"):
         compile_ports(most + 1)
 
 

@@ -13,7 +13,7 @@ from fairlead.model.documents.loadbalancer import LoadBalancer
 from fairlead.model.documents.network import FloatingIP, Network, Port, Router
 from fairlead.model.documents.owner import WITHOUT_DOCUMENTS, Kind, Owner
 from fairlead.model.documents.quota import Quota
-from fairlead.model.documents.trust import Project, TrustedCertificate, TrustToken
+from fairlead.model.documents.trust import Certificate, Project, TrustToken
 from fairlead.model.registry.kinds import owner_of
 from fairlead.model.snapshot import Aggregate
 from fairlead.store.codec import BadDocument, decode, encode
@@ -28,7 +28,7 @@ AGGREGATES: st.SearchStrategy[Aggregate] = st.one_of(
     st.builds(AvailabilityZone, name=IDS),
     st.builds(Quota, project_id=IDS),
     st.builds(Project, name=IDS),
-    st.builds(TrustedCertificate, fingerprint=IDS),
+    st.builds(Certificate, fingerprint=IDS),
     st.builds(TrustToken, id=IDS),
 )
 KINDS = st.sampled_from([kind for kind in Kind if kind not in WITHOUT_DOCUMENTS])

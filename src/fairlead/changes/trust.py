@@ -17,7 +17,7 @@ from fairlead.changes.projects import NoSuchProject, is_project
 from fairlead.changes.refusal import Refusal, Refused
 from fairlead.changes.resources import put_if_changed
 from fairlead.model.documents.owner import Kind, Owner
-from fairlead.model.documents.trust import MAX_CERTIFICATES, MAX_TOKENS, TrustedCertificate, TrustToken
+from fairlead.model.documents.trust import MAX_CERTIFICATES, MAX_TOKENS, Certificate, TrustToken
 from fairlead.model.registry.changeset import Changes
 from fairlead.model.registry.kinds import owner_of
 from fairlead.model.snapshot import Snapshot
@@ -82,13 +82,13 @@ def identity_of(snapshot: Snapshot, fingerprint: str, now: datetime, roles: froz
     )
 
 
-def visible_certificates(snapshot: Snapshot, asker: Identity) -> Iterable[TrustedCertificate]:
+def visible_certificates(snapshot: Snapshot, asker: Identity) -> Iterable[Certificate]:
     """Yield the certificates that the caller may see, sorted by fingerprint."""
     found = (snapshot.certificates[each] for each in sorted(snapshot.certificates))
     return (each for each in found if asker.is_admin or each.fingerprint == asker.user)
 
 
-def find_certificate(snapshot: Snapshot, asker: Identity, prefix: str) -> TrustedCertificate:
+def find_certificate(snapshot: Snapshot, asker: Identity, prefix: str) -> Certificate:
     """Return the certificate with this fingerprint prefix."""
     wanted = prefix.lower()
     found = [each for each in visible_certificates(snapshot, asker) if each.fingerprint.startswith(wanted)]
@@ -99,12 +99,12 @@ def find_certificate(snapshot: Snapshot, asker: Identity, prefix: str) -> Truste
     return found[0]
 
 
-def add_certificate(snapshot: Snapshot, asker: Identity, certificate: TrustedCertificate, now: datetime) -> Changes:
+def add_certificate(snapshot: Snapshot, asker: Identity, certificate: Certificate, now: datetime) -> Changes:
     check_administers(asker.is_admin)
     return _add(snapshot, certificate, now)
 
 
-def change_certificate(snapshot: Snapshot, asker: Identity, certificate: TrustedCertificate) -> Changes:
+def change_certificate(snapshot: Snapshot, asker: Identity, certificate: Certificate) -> Changes:
     """Change the name, description and restriction of a certificate."""
     if not asker.is_admin:
         raise Refused(CertificateNotChangeable())
@@ -156,7 +156,7 @@ def find_token_by_digest(snapshot: Snapshot, digest: str, now: datetime) -> Trus
     return matching[0]
 
 
-def redeem_token(snapshot: Snapshot, digest: str, certificate: TrustedCertificate, now: datetime) -> Changes:
+def redeem_token(snapshot: Snapshot, digest: str, certificate: Certificate, now: datetime) -> Changes:
     """Add the certificate with the token's permissions and delete the token; no other permission is needed. The
     certificate's own name is used if the token has none."""
     token = find_token_by_digest(snapshot, digest, now)
@@ -170,7 +170,7 @@ def redeem_token(snapshot: Snapshot, digest: str, certificate: TrustedCertificat
     return replace(_add(snapshot, granted, now), deletes=(owner_of(token),))
 
 
-def _add(snapshot: Snapshot, certificate: TrustedCertificate, now: datetime) -> Changes:
+def _add(snapshot: Snapshot, certificate: Certificate, now: datetime) -> Changes:
     if not certificate.not_before <= now <= certificate.not_after:
         raise Refused(CertificateNotValid(expired=now > certificate.not_after))
     if certificate.fingerprint in snapshot.certificates:

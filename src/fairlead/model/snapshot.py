@@ -37,13 +37,13 @@ from fairlead.model.documents.port_ranges import HOST_PROXY_PORTS, PortRange
 from fairlead.model.documents.probe_result import ProbeResult
 from fairlead.model.documents.proxy_place import ProxyPlace
 from fairlead.model.documents.quota import ProbedAddress, Quota, Usage
-from fairlead.model.documents.trust import Project, TrustedCertificate, TrustToken
+from fairlead.model.documents.trust import Certificate, Project, TrustToken
 from fairlead.model.documents.unmanaged import UnmanagedNetwork, UnmanagedRouter, is_unmanaged
 from fairlead.model.documents.unresponsive_nodes import UnresponsiveNode
 
 CatalogDocument: TypeAlias = Flavor | FlavorProfile | AvailabilityZone | AvailabilityZoneProfile
 """Documents of the operator's catalog."""
-TrustDocument: TypeAlias = Project | TrustedCertificate | TrustToken | Node | NodeToken
+TrustDocument: TypeAlias = Project | Certificate | TrustToken | Node | NodeToken
 """Documents that authenticate clients and nodes, and grant projects."""
 ID_SHELF_LENGTH = 2
 """Number of leading characters of an id that form a shelf: 256 shelves list all ids in order."""
@@ -89,7 +89,7 @@ class Snapshot:
     """Project id -> own limits."""
     projects: Map[str, Project] = Map()
     """Name -> project."""
-    certificates: Map[str, TrustedCertificate] = Map()
+    certificates: Map[str, Certificate] = Map()
     """Fingerprint -> certificate."""
     trust_tokens: Map[str, TrustToken] = Map()
     nodes: Map[str, Node] = Map()

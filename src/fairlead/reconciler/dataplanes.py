@@ -65,8 +65,8 @@ class Central:
 class Dataplanes:
     """Combined view of all dataplanes.
 
-    With only one central dataplane and no node dataplane, `applied`, `wait_for_outcome` and `read_again` are the methods of
-    that dataplane's reconciler, because a list request calls them up to ten thousand times.
+    With only one central dataplane and no node dataplane, `applied`, `wait_for_outcome` and `read_again` are the
+    methods of that dataplane's reconciler, because a list request calls them up to ten thousand times.
     """
 
     def __init__(

@@ -44,7 +44,7 @@ from fairlead.changes.trust import (
     redeem_token,
     visible_certificates,
 )
-from fairlead.model.documents.trust import TrustedCertificate, TrustToken
+from fairlead.model.documents.trust import Certificate, TrustToken
 from fairlead.model.registry.changeset import Changes
 from fairlead.model.snapshot import Snapshot
 from fairlead.schema import Field, Schema, Values, list_of, object_schema, text
@@ -219,15 +219,15 @@ class _CertificateHandlers:
         lifecycle_of_server(request, "certificate-updated", _url(changed))
         return sync()
 
-    def _find(self, snapshot: Snapshot, request: Request) -> TrustedCertificate:
+    def _find(self, snapshot: Snapshot, request: Request) -> Certificate:
         return find_certificate(snapshot, identity(request), request.path_params["fingerprint"])
 
-    def _added(self, request: Request, certificate: TrustedCertificate) -> Response:
+    def _added(self, request: Request, certificate: Certificate) -> Response:
         lifecycle_of_server(request, "certificate-created", _url(certificate))
         return created(_url(certificate))
 
 
-def _granted(values: Values, old: TrustedCertificate | None = None) -> dict[str, Any]:
+def _granted(values: Values, old: Certificate | None = None) -> dict[str, Any]:
     """Return the permissions in a body; for an existing certificate only those that are present."""
     found: dict[str, Any] = {}
     if old is None:
@@ -253,15 +253,15 @@ def _address(request: Request) -> str:
     return request.client.host if request.client else ""
 
 
-def _url(certificate: TrustedCertificate) -> str:
+def _url(certificate: Certificate) -> str:
     return f"{PREFIX}/certificates/{certificate.fingerprint}"
 
 
-def _tag(certificate: TrustedCertificate) -> str:
+def _tag(certificate: Certificate) -> str:
     return etag([_show(certificate)])
 
 
-def _show(certificate: TrustedCertificate) -> JsonObject:
+def _show(certificate: Certificate) -> JsonObject:
     return {
         "name": certificate.name,
         "type": CLIENT,

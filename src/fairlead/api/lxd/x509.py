@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
 from fairlead.api.http.front_end import ApiError
-from fairlead.model.documents.trust import TrustedCertificate
+from fairlead.model.documents.trust import Certificate
 
 MAX_CERTIFICATE_LENGTH = 16_384
 """Maximum characters of a certificate in a body: base64 of DER, or PEM."""
@@ -34,7 +34,7 @@ def decode_certificate(text: str) -> bytes:
         raise _invalid("it is neither PEM nor base64") from None
 
 
-def read_certificate(der: bytes, name: str, address: str = "") -> TrustedCertificate:
+def read_certificate(der: bytes, name: str, address: str = "") -> Certificate:
     """Return the certificate to store. Its name is the given one, its common name, or the client's address. Raises
     ApiError 400."""
     if len(der) > MAX_DER_BYTES:
@@ -49,7 +49,7 @@ def read_certificate(der: bytes, name: str, address: str = "") -> TrustedCertifi
     if isinstance(key, RSAPublicKey) and key.key_size < MIN_RSA_BITS:
         raise ApiError(400, f"RSA key is too weak (minimum of {MIN_RSA_BITS}bit)")
     common = str(subject[0].value) if subject else ""
-    return TrustedCertificate(
+    return Certificate(
         name=(name or "".join(filter(str.isprintable, common)) or _plain(address))[:MAX_NAME_LENGTH],
         fingerprint=found.fingerprint(SHA256()).hex(),
         pem=found.public_bytes(Encoding.PEM).decode(),

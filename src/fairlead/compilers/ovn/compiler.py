@@ -21,7 +21,7 @@ from fairlead.model.documents.local_ip import LocalIP
 from fairlead.model.documents.network import FloatingIP, Network, Port, Router
 from fairlead.model.documents.owner import Kind, Owner, VipNetwork
 from fairlead.model.documents.quota import Quota
-from fairlead.model.documents.trust import Project, TrustedCertificate, TrustToken
+from fairlead.model.documents.trust import Certificate, Project, TrustToken
 from fairlead.model.documents.unmanaged import UnmanagedFloatingIP, UnmanagedNetwork, UnmanagedPort, UnmanagedRouter
 from fairlead.model.documents.unresponsive_nodes import UnresponsiveNode
 from fairlead.model.snapshot import Snapshot
@@ -49,7 +49,7 @@ def _rows(snapshot: Snapshot, owner: Owner) -> Iterator[OvnRow]:
             pass  # unmanaged: their rows belong to other writers
         case None | Flavor() | FlavorProfile() | AvailabilityZone() | AvailabilityZoneProfile() | Quota():
             pass
-        case Project() | TrustedCertificate() | TrustToken() | Node() | NodeToken() | UnresponsiveNode():
+        case Project() | Certificate() | TrustToken() | Node() | NodeToken() | UnresponsiveNode():
             pass
         case Network(announced=True) | Host():
             pass  # not in OVN: plain hosts announce these networks

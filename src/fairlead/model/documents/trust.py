@@ -70,7 +70,7 @@ class Grant:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrustedCertificate(Grant):
+class Certificate(Grant):
     """Client certificate, usually self-signed. A client that proves possession of the key is its holder."""
 
     fingerprint: str

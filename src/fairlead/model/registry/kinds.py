@@ -29,7 +29,7 @@ from fairlead.model.documents.network import FloatingIP, Network, Port, PortUse,
 from fairlead.model.documents.owner import Kind, Owner
 from fairlead.model.documents.proxy_place import ProxyPlace, place_of, place_of_port
 from fairlead.model.documents.quota import Quota, count_usage, probe_rates, project_rate
-from fairlead.model.documents.trust import Project, TrustedCertificate, TrustToken
+from fairlead.model.documents.trust import Certificate, Project, TrustToken
 from fairlead.model.documents.unmanaged import (
     UnmanagedFloatingIP,
     UnmanagedNetwork,
@@ -351,7 +351,7 @@ KINDS: Mapping[Kind, KindDeclaration] = {
     Kind.AVAILABILITY_ZONE_PROFILE: KindDeclaration(document=AvailabilityZoneProfile, has_rows=False),
     Kind.QUOTA: KindDeclaration(document=Quota, key=attrgetter("project_id"), has_rows=False),
     Kind.PROJECT: KindDeclaration(document=Project, key=attrgetter("name"), has_rows=False),
-    Kind.CERTIFICATE: KindDeclaration(document=TrustedCertificate, key=attrgetter("fingerprint"), has_rows=False),
+    Kind.CERTIFICATE: KindDeclaration(document=Certificate, key=attrgetter("fingerprint"), has_rows=False),
     Kind.TRUST_TOKEN: KindDeclaration(document=TrustToken, has_rows=False),
     Kind.NODE: KindDeclaration(
         document=Node,
