@@ -61,7 +61,7 @@ def test_rows_of_many_hosts_are_truncated_and_left_out_hosts_are_counted(
     assert list(get(caller, "/owners/shop?chassis=two")["dataplanes"]["native"]["nodes"]) == ["two"]
 
 
-def test_all_rows_of_a_host_are_listed_by_their_owners(caller: Caller, monkeypatch: pytest.MonkeyPatch):
+def test_rows_of_a_host_are_grouped_by_owner(caller: Caller, monkeypatch: pytest.MonkeyPatch):
     made = make(caller)
     rows = get(caller, "/chassis/one/rows")["dataplanes"]["native"]
     shown = get(caller, f"/owners/{made['id']}")["dataplanes"]["native"]["nodes"]["one"]["rows"]

@@ -240,7 +240,7 @@ def test_listener_with_an_unreadable_reference_gets_the_octavia_error(place: Bar
         certificate=place.barbican.text(place.alice, WEB.pem),
         private_key=place.barbican.text(place.alice, key_pem(new_key())),
     )
-    assert "does not fit" in place.listener("alice", 1002, web, default_tls_container_ref=broken).text
+    assert "does not match" in place.listener("alice", 1002, web, default_tls_container_ref=broken).text
     place.barbican.delete(place.alice, authority)  # existing references may stay
     listener = made.json()["listener"]["id"]
     assert place.call("alice", "PUT", f"{LISTENERS}/{listener}", {"listener": {"name": "new"}}).status_code == 200
@@ -259,7 +259,7 @@ def test_hanging_barbican_delays_no_request_without_references(place: BarbicanSi
                 place.good("bob", "POST", "/network/v2.0/networks", {"network": {"name": f"n{meanwhile}"}})
                 meanwhile += not waiting.done()
             refused = waiting.result()
-        assert (refused.status_code, "does not answer" in refused.text) == (400, True)
+        assert (refused.status_code, "does not respond" in refused.text) == (400, True)
         assert meanwhile > 1
     finally:
         place.barbican.send(signal.SIGCONT)
@@ -279,5 +279,5 @@ async def test_service_token_is_renewed_after_a_rejection_by_barbican(place: Bar
 async def test_unreachable_barbican_is_an_error(place: BarbicanSite):
     store = place.store()
     store._place = Where(url="http://127.0.0.1:1")
-    with pytest.raises(KeyStoreUnresponsive, match="does not answer"):
+    with pytest.raises(KeyStoreUnresponsive, match="does not respond"):
         await store.read(SHOP, place.whole(), None)

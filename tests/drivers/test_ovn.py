@@ -937,7 +937,7 @@ async def test_copy_of_a_row_is_deleted_and_the_original_stays(server: OvsdbServ
         }
 
 
-async def test_copies_of_rows_that_hold_other_rows_are_deleted(server: OvsdbServer) -> None:
+async def test_duplicates_of_rows_with_children_are_deleted(server: OvsdbServer) -> None:
     """Copies of rows that hold others are deleted: a switch that shares ports and groups, a router with a port with
     marked addresses, a group without an owner."""
 

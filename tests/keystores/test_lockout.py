@@ -186,7 +186,7 @@ def showing(path: Path) -> ssl.SSLContext:
 
 
 @needs_haproxy
-async def test_haproxy_accepts_exactly_the_certificates_of_the_check(tmp_path: Path) -> None:
+async def test_lockout_check_agrees_with_haproxy(tmp_path: Path) -> None:
     wanted = [*(names for _, _, names in ACCEPTED.values()), *([] for _ in LOCKED_OUT)]
     shown = [showing(tmp_path / name) for name in write_shown(tmp_path)]
     with haproxy(tmp_path):

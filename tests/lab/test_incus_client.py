@@ -565,7 +565,7 @@ def test_lxc_joins_with_a_token_that_is_valid_for_one_client(town: IncusSite):
     assert again.run("remote", "add", "town", token).code == 1, "a token is for one client"
 
 
-def test_monitors_receive_lifecycle_events(town: IncusSite):
+def test_incus_monitor_prints_lifecycle_events(town: IncusSite):
     old = lxd_clients.lxc(town.home("lxc-monitor"), town.socket)
     for client in (town.incus, old):
         with monitoring(client) as heard, town.balancer("198.51.100.60") as listen:

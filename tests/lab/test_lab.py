@@ -492,7 +492,7 @@ def test_interrupted_up_removes_everything_created(other: Layout) -> None:
     assert_nothing_left(other)
 
 
-def test_two_concurrent_ups_create_one_lab(other: Layout) -> None:
+def test_two_concurrent_up_commands_create_one_lab(other: Layout) -> None:
     ups = [subprocess.Popen(up(other), stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(2)]
     assert [each.communicate(timeout=DEADLINE)[1] for each in ups] != [b"", b""]
     assert [each.returncode for each in ups] == [0, 0]

@@ -169,7 +169,7 @@ def test_probe_ports_exist_only_while_a_monitor_needs_them(watched: OpenStackOnL
     wait_equal(lambda: differences(before, read_neutron_rows(watched.lab)), [])
 
 
-def test_no_probe_port_remains_after_a_driver_agent_kill_during_deletion(town: OpenStackOnLab):
+def test_probe_port_is_removed_although_the_driver_agent_is_killed_meanwhile(town: OpenStackOnLab):
     """The load balancer is deleted while the agent that would delete its ports is not running."""
     made, balancing = make(town, 4), town.connection_of("alice").load_balancer
     become(town, watched1="ONLINE", watched2="ONLINE")

@@ -66,7 +66,7 @@ async def _observe(folder: Path) -> None:
         await asyncio.wait([running])
 
 
-async def test_permanently_failing_owners_do_not_block_the_first_pass(tmp_path: Path) -> None:
+async def test_first_reconcile_ends_although_some_owners_always_fail(tmp_path: Path) -> None:
     driver = Driver(references, lambda: Fault.REJECTED)
     told = FailureRecorder({owner for owner in STATE.documents if owner.kind in OVN.kinds})
     keeping = NodeReconciler(OVN, FixedSlice("h1", tmp_path / "slice", STATE.snapshot()), told, driver)

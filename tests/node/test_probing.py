@@ -179,7 +179,7 @@ async def test_stored_results_are_not_pruned_before_a_server_sends_the_slice():
 RESETTING = MODEL.replace("{monitor=TCP}", "{monitor=TCP,reset}")
 
 
-def test_reset_devices_exist_for_networks_without_local_members():
+def test_devices_that_send_tcp_resets_exist_without_local_members():
     wanted, snapshot = DesiredProbes(), snapshot_of(RESETTING)
     assert run_to_completion(wanted.recompute(snapshot, "node1", BOTH)).targets == ()
     assert [each.network_id for each in wanted.devices(snapshot)] == ["net1"]

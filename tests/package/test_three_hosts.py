@@ -90,7 +90,7 @@ def rendered(folder: Path, version: int) -> Path:
 
 
 @pytest.mark.parametrize("version", NETWORKS)
-def test_rendered_files_are_valid_for_their_programs(version: int, tmp_path: Path):
+def test_files_of_the_example_are_accepted_by_their_programs(version: int, tmp_path: Path):
     place = rendered(tmp_path, version)
     for name in NAMES:
         etc = place / "out" / name / "etc"

@@ -80,7 +80,7 @@ async def test_nonempty_store_and_existing_backup_file_are_not_overwritten(url: 
     file = await saved(url, tmp_path / "b.fairlead")
     octets, before = file.read_bytes(), await read(url)
     await run("backup", str(file), "--store", url, code=1)
-    assert "there already" in capsys.readouterr().err
+    assert "exists; give another name" in capsys.readouterr().err
     assert file.read_bytes() == octets
     await run("restore", str(file), "--store", url, code=1)
     assert "--replace" in capsys.readouterr().err
@@ -97,8 +97,8 @@ async def test_restore_dry_run_reports_the_outcome_and_writes_nothing(url: str, 
     before = await read(url)
     has = f"{len(before[0])} documents, revision {before[1]}"
     for options, would, words in (
-        ((), "refuse", f"a restore would be rejected, because {url} is not empty: it has {has}; nothing was written"),
-        (("--replace",), "replace", f"a restore would replace all of {url}: it has {has}; nothing was written"),
+        ((), "refuse", f"a restore would be rejected, because {url} is not empty: {has}; nothing was written"),
+        (("--replace",), "replace", f"a restore would replace all of {url}: {has}; nothing was written"),
     ):
         await run("restore", str(file), "--store", url, "--dry-run", *options)
         printed = capsys.readouterr()
@@ -114,7 +114,7 @@ async def test_copy_dry_run_reports_a_nonempty_target_and_writes_nothing(url: st
     before = await read(other)
     await run("copy", url, other, "--dry-run", code=1)
     printed = capsys.readouterr()
-    assert f"{other} is not empty: it has {len(before[0])} documents, revision {before[1]}" in printed.err
+    assert f"{other} is not empty: {len(before[0])} documents, revision {before[1]}" in printed.err
     assert "--replace" not in printed.out + printed.err
     assert await read(other) == before
 
@@ -139,16 +139,16 @@ def flip(octets: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
-        (lambda octets: octets[: len(octets) // 2], "not whole"),
-        (lambda octets: octets[:-1], "not whole"),
-        (lambda _: b"", "no backup"),
-        (lambda _: b"SQLite format 3\0", "no backup"),
-        (gzip.decompress, "no backup"),
-        (flip, "damaged|no backup"),
-        (unpacked(lambda lines: lines[:-1]), "not whole"),
+        (lambda octets: octets[: len(octets) // 2], "is truncated"),
+        (lambda octets: octets[:-1], "is truncated"),
+        (lambda _: b"", "is not a backup"),
+        (lambda _: b"SQLite format 3\0", "is not a backup"),
+        (gzip.decompress, "is not a backup"),
+        (flip, "damaged|is not a backup"),
+        (unpacked(lambda lines: lines[:-1]), "is truncated"),
         (unpacked(lambda lines: [*lines[:3], *lines[4:]]), "checksum"),
-        (unpacked(lambda lines: [*lines, lines[-1]]), "behind its end"),
-        (unpacked(lambda lines: [lines[0], b"{}}\n", *lines[1:]]), "cannot be read"),
+        (unpacked(lambda lines: [*lines, lines[-1]]), "data follows the end line"),
+        (unpacked(lambda lines: [lines[0], b"{}}\n", *lines[1:]]), "a line is unreadable"),
         (unpacked(lambda lines: [lines[0].replace(b'"backup":1', b'"backup":2'), *lines[1:]]), "newer version"),
     ],
 )
@@ -218,7 +218,7 @@ async def test_store_commands_copy_verify_and_reopen(url: str, other: str, tmp_p
     await run("verify", url, other, code=3)
     assert "claim/x: missing in the first store" in capsys.readouterr().out
     await run("copy", url, other, code=1)
-    assert "copy it from there" in capsys.readouterr().err
+    assert "copy from there" in capsys.readouterr().err
     await run("reopen", url, code=1)
     await run("reopen", other)
     await run("reopen", url, "--force")

@@ -149,7 +149,7 @@ async def test_write_without_quorum_ends_and_is_settled_later(
     try:
         with monkeypatch.context() as patch:
             patch.setattr(etcd_calls, "TOTAL_TIMEOUT", 1.0)
-            with pytest.raises(OutcomeUnknown, match="not known"):
+            with pytest.raises(OutcomeUnknown, match="outcome of the change is unknown"):
                 await store.transact(guards={}, puts={"n": b"2"}, deletes=[])
             with pytest.raises(StoreUnavailable, match="no quorum"):
                 await store.get("n")
@@ -191,10 +191,10 @@ async def test_write_with_a_lost_response_is_resolved(
 async def test_write_behind_an_unresolved_one_is_reported_as_not_written(opened, away):
     store = await opened()
     with away():
-        with pytest.raises(OutcomeUnknown, match="not known"):
+        with pytest.raises(OutcomeUnknown, match="outcome of the change is unknown"):
             await store.transact(guards={}, puts={"n": b"1"}, deletes=[])
         for _ in range(2):
-            with pytest.raises(StoreUnavailable, match="what became of an earlier change") as refused:
+            with pytest.raises(StoreUnavailable, match="outcome") as refused:
                 await store.transact(guards={}, puts={"n": b"2"}, deletes=[])
             assert not isinstance(refused.value, OutcomeUnknown)
     last = await store.transact(guards={}, puts={"n": b"3"}, deletes=[])
@@ -258,7 +258,7 @@ async def test_large_change_is_written_despite_concurrent_writers(
 ):
     """A change with more guards than etcd compares is aborted by any write since the read of the guards, so its second
     attempt takes precedence, on a machine of any speed."""
-    for name in ("etcd.PRECEDENCE", "etcd.CONTENDED", "etcd_calls.DEADLINE"):
+    for name in ("etcd.PRECEDENCE_TIMEOUT", "etcd.CONFLICT_TIMEOUT", "etcd_calls.CALL_TIMEOUT"):
         monkeypatch.setattr(f"fairlead.store.{name}", DEADLINE)
     names, changes = [f"key/{each:03}" for each in range(400)], 5
     look, attempts = EtcdStore._check_guards, list[int]()
@@ -345,7 +345,7 @@ async def test_large_change_overtaken_at_every_attempt_is_a_conflict(
     async def look_and_be_overtaken(self, *what: Any) -> int:
         found = await look(self, *what)
         now[0] = next(attempts)
-        await self._members.ask(TXN, pb.TxnRequest(success=[put(self._keys.head, VERSION)]))
+        await self._members.call(TXN, pb.TxnRequest(success=[put(self._keys.head, VERSION)]))
         return found
 
     store = await opened()
@@ -601,7 +601,7 @@ async def test_replaced_client_certificate_is_used_after_a_renewal(tmp_path: Pat
         following = store.watch(await store.transact(guards={}, puts={"a": b"1"}, deletes=[]))
         second = asyncio.ensure_future(anext(following))
         (tmp_path / "shown").write_text(issued["second"].pem)  # without its key
-        with pytest.raises(StoreUnavailable, match="not certificates and their key"):
+        with pytest.raises(StoreUnavailable, match="certificate"):
             await store.renew()
         await store.transact(guards={}, puts={"a": b"2"}, deletes=[])
         assert dict((await second).documents) == {"a": b"2"}
@@ -623,7 +623,7 @@ async def test_changed_password_is_used_after_a_renewal_and_no_write_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """A changed password is used after a renewal, and a write in progress is answered on its own connection."""
-    for name in ("DEADLINE", "LONGEST_CALL"):
+    for name in ("CALL_TIMEOUT", "MAX_CALL_SECONDS"):
         monkeypatch.setattr(etcd_calls, name, DEADLINE)
     secret, lost = tmp_path / "password", list[str]()
     unreached = EtcdMembers._switch_member
@@ -750,7 +750,7 @@ async def test_stream_is_abandoned_when_a_change_exceeds_the_size_limit(opened, 
     await whole.set_fence(SEAL, None)
     filled = [Document(key=f"k/{each}", revision=1, value=b"x" * 10_000) for each in range(20)]
     await whole.put(SEAL, filled)
-    with pytest.raises(Compacted, match="more was written than one change"):
+    with pytest.raises(Compacted, match="more data than one change"):
         await anext(stream_transactions(store._members, store._keys, first, DEADLINE))
     await eventually_equal(lambda: other._feed.since(first), None)  # the stream gave up
     await assert_holds_on_loop(0.3, waiting.done, "nothing is told of what has no end", holds=lambda found: not found)

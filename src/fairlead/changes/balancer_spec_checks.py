@@ -159,7 +159,7 @@ class UnknownBackend(Refusal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DuplicateReference(Refusal):
-    """The port refers to the backend twice."""
+    """A port of the spec lists the same backend twice."""
 
     index: int
     name: str

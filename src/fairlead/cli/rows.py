@@ -1,4 +1,4 @@
-"""`fairlead plan` and `fairlead show`: rows, as text or JSON."""
+"""`fairlead plan` and `fairlead show`: print desired, actual and changed rows of a dataplane, as text or JSON."""
 
 import argparse
 from collections.abc import Callable, Mapping

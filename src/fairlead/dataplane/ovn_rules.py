@@ -39,7 +39,7 @@ class PortGroupPort:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acl:
-    """Action for matching packets. `group` is the row with the `acls` column that holds it."""
+    """Action for matching packets. `group` is the port group or logical switch whose `acls` column lists the ACL."""
 
     name: str
     group: str

@@ -32,7 +32,8 @@ class Standby(Unavailable):
 
 
 class NotSynced(Unavailable):
-    """Facts that the owner's rows depend on have not been received since the start. Nothing was changed."""
+    """The process has not yet received observed state (facts, such as port bindings) that the rows of this owner depend
+    on. Nothing was changed."""
 
 
 class Requeue(DriverError):

@@ -1,4 +1,4 @@
-"""The client of a workload: a bounded number of exchanges, and the name that answered each.
+"""Test client in a workload: makes a bounded number of requests, and records the name of the member that answered each.
 
 Every exchange has a source port of its own, given or not, so a comparison of two runs over the same ports shows the
 keys that moved. TCP connections end with a reset (SO_LINGER 0), so the port is reusable immediately and no TIME_WAIT

@@ -73,7 +73,7 @@ class NodeSlice:
         self._subscribers.append(call)
 
     async def apply_line(self, text: bytes) -> None:
-        """Take a line. Raises ValueError, StoreError."""
+        """Parse a line of a server's stream and apply it to the slice. Raises ValueError, StoreError."""
         line = read_line(text)
         concerned = await run_in_steps(self._slice.take(line))
         if line.at:
@@ -108,7 +108,7 @@ class NodeSlice:
 
 
 def _lines(snapshot: Snapshot, cursor: str) -> Iterator[bytes]:
-    """Yield the lines of the file, which are those of a full slice."""
+    """Yield the lines of the slice file: a complete slice, in the format that servers send."""
     yield slice_lines.list_line(snapshot)
     for chassis in snapshot.chassis.values():
         yield slice_lines.chassis_line(chassis)

@@ -367,7 +367,8 @@ class ConntrackFlusher:
         return True
 
     async def _is_selected_by_listener(self, cut: TrackedConnection, reach: Reachability) -> bool:
-        """Whether a current listener, perhaps of another load balancer with the same address, selects the member."""
+        """Whether some current listener can still send traffic to the member of this tracked connection. The listener
+        may be of another load balancer with the same address."""
         await asyncio.sleep(0)
         snapshot = self._slice.snapshot
         services = [(place, _service(ConntrackZone(place), cut)) for place in sorted(reach.places)]
@@ -454,7 +455,8 @@ class ConntrackFlusher:
     async def _find_attempts(
         self, listed: Mapping[Owner, frozenset[UnansweredAttempts]], attempts: Sequence[ConnectionAttempt]
     ) -> Mapping[Owner, Sequence[ConnectionAttempt]]:
-        """Return the attempts to flush, by load balancer. Raises SwitchError, ServerError."""
+        """Return the unanswered connection attempts whose conntrack entries must be flushed, by load balancer. Raises
+        SwitchError, ServerError."""
         snapshot, found = self._slice.snapshot, dict[Owner, list[ConnectionAttempt]]()
         at = dict[IPAddress, list[ConnectionAttempt]]()
         for each in attempts:

@@ -57,7 +57,7 @@ class ProbeProtocol(Protocol):
     def received(self, octets: bytes) -> Reply: ...
 
     def closed(self) -> ProtocolResult:
-        """The peer has closed the connection."""
+        """Evaluate the probe after the peer closed the connection."""
 
     @property
     def timeout_result(self) -> ProtocolResult | None:

@@ -74,8 +74,8 @@ class Servers:
     async def poll_neighbours(
         self, chassis: str, digest: str, remembered: AnnouncedAddresses, wait: int
     ) -> DesiredNeighbours:
-        """Receive the desired neighbours as soon as they differ from the digest, or after `wait` seconds. Raises
-        ServerError."""
+        """Long-poll the MACs that machines of this node should have for their neighbours (ARP, ND): until they differ
+        from the digest, or for `wait` seconds. `remembered` are the addresses announced so far. Raises ServerError."""
         try:
             return read_neighbours(await self._request(*render_neighbours_request(chassis, digest, remembered, wait)))
         except ValueError as error:

@@ -118,7 +118,7 @@ class _ScheduledTarget:
 
 @dataclass(slots=True)
 class Tracker:
-    """Schedule and states of all targets. Only its methods change it."""
+    """Next probe and current state of each probed member. Only its methods change it."""
 
     states: dict[Endpoint, MemberState] = field(default_factory=dict)
     changed: set[Endpoint] = field(default_factory=set)

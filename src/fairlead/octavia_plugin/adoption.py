@@ -83,7 +83,8 @@ class BalancerRecord:
 
 
 class AdoptionDatabase(Protocol):
-    """Octavia's database. All methods raise NotHandedOver and NotAnswered."""
+    """Octavia's database. Each method may raise NotHandedOver (the provider cannot be changed) or NotAnswered (the
+    database did not respond)."""
 
     def find(self, name: str) -> BalancerRecord: ...
 

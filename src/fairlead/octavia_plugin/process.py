@@ -113,7 +113,8 @@ def _take(agent: OctaviaAgent, told: "SimpleQueue[ChangeNotice]", seconds: float
 
 
 def _listen(door: PluginApi, tell: Callable[[ChangeNotice], None], ended: threading.Event) -> None:
-    """Poll for changes. A restarted or other server reports that anything may have changed."""
+    """Poll Fairlead for changed load balancers. If the server was restarted or is another one, its answer says that any
+    of them may have changed."""
     cursor = ""
     while not ended.is_set():
         try:

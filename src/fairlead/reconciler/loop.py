@@ -97,7 +97,8 @@ class Reconciler:
         self._outcomes.watchers.append(watcher)
 
     def subscribe(self, follower: Callable[[Owner], None]) -> None:
-        """Register a callback that is called with the owner whenever its applied state changes."""
+        """Register a callback. It is called with an owner (load balancer, network, ...) whenever the applied state of
+        that owner changes."""
         self._outcomes.subscribers.append(follower)
 
     def mark(self, owners: Iterable[Owner]) -> None:

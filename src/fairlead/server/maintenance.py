@@ -47,7 +47,8 @@ def _with_covers(snapshot: Snapshot, owner: Owner, now: datetime) -> Changes:
 
 
 async def forget_removed_members(model: Model) -> None:
-    """Forget drained members, and substitutes of drained hosts, when their time is over. Runs until cancelled."""
+    """Delete drained members, and the members that replaced those of drained hosts, after the drain timeout. Runs until
+    cancelled."""
     while True:
         await asyncio.sleep(FORGET_INTERVAL)
         for owner, forget in _forgotten(model.snapshot, datetime.now(UTC)):

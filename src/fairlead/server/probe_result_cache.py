@@ -86,5 +86,6 @@ def _matters(endpoint: Endpoint, health: Health) -> bool:
 
 
 def _is_asked(snapshot: Snapshot, endpoint: Endpoint) -> bool:
-    """Whether the monitor still exists. Its targets depend on unmanaged networks, which are not read yet."""
+    """Whether the endpoint's monitor still exists. Its targets are not compared, because they may be on unmanaged
+    networks, which are read later."""
     return endpoint.monitor_id in snapshot.monitor_owner or endpoint.monitor_id in snapshot.local_ips

@@ -61,7 +61,7 @@ async def run_standby(configuration: Configuration, newer: NewerDocument) -> boo
 
 
 async def _nothing() -> None:
-    """Do nothing: the store is opened for each check."""
+    """In place of closing the store, which a standby server opens for each check and closes after it."""
 
 
 async def _poll(configuration: Configuration, key: str, readable: asyncio.Event) -> None:

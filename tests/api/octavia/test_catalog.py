@@ -381,7 +381,7 @@ def test_pages_of_zones_end_with_an_empty_page(tmp_path: Path):
     play_octavia(tmp_path, story)
 
 
-def test_documents_without_rows_need_no_apply_and_no_reconcile(tmp_path: Path):
+def test_flavors_and_profiles_are_active_without_a_dataplane(tmp_path: Path):
     """Documents without rows mark no owner and call no driver, and a resync finds no difference."""
 
     async def story(place: InProcessServer) -> None:

@@ -316,7 +316,7 @@ def test_every_row_states_the_actual_support(door: OctaviaFrontEnd, section: str
 
 
 @pytest.mark.parametrize("section", [COMMON, *SPECS])
-def test_rows_for_agents_and_proxies_state_the_actual_support(with_agents: OctaviaFrontEnd, section: str):
+def test_features_table_of_the_readme_matches_the_actual_support(with_agents: OctaviaFrontEnd, section: str):
     for row in rows():
         for item in row.items if row.section == section and row.verdict in WITH_AGENTS else ():
             check_done(with_agents, section, item)

@@ -91,7 +91,7 @@ def test_connection_limit_switches_the_listener_to_a_proxy_and_back(proxied: Oct
         assert (_listener(proxied)["connection_limit"], _proxy_port(proxied) > 0) == (limit, is_led)
 
 
-def test_traffic_policy_local_probes_kube_proxy_and_can_be_turned_off(proxied: OctaviaFrontEnd):
+def test_external_traffic_policy_local_probes_the_health_check_node_port(proxied: OctaviaFrontEnd):
     """The monitor for `externalTrafficPolicy: Local` probes kube-proxy; without the policy it is replaced by another
     type."""
     asked = service("fairlead", **TIMEOUTS)

@@ -1,4 +1,4 @@
-"""LXD's error texts of rejections by the rules and of invalid bodies."""
+"""LXD's error texts for changes that the rules (`fairlead.changes`) reject, and for invalid bodies."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -102,7 +102,7 @@ def find(door: ApiClient, sort: ResourceType, wanted: str) -> Mapping[str, Any]:
 
 
 def show(door: ApiClient, sort: ResourceType, wanted: str) -> Mapping[str, Any]:
-    """Return the object with its parts. Raises ServerError."""
+    """Read the object with its child objects (listeners, pools, members). Raises ServerError."""
     return _with_parts(door, sort, find(door, sort, wanted))
 
 

@@ -362,9 +362,10 @@ class HAProxy:
     async def _fetch_secrets(
         self, network: ProxyNetwork, process: AnyProcess, had: Mapping[Owner, Rows]
     ) -> frozenset[Secret]:
-        """Fetch secrets; return those that are missing. Listeners that need these wait.
+        """Fetch secrets; return those that are missing. Listeners without a secret are not started.
 
-        Raises DriverError if a listener that is served would stop for want of a new secret: the change waits instead.
+        Raises DriverError if a listener that is served would stop because a new secret is missing, so the whole change
+        is retried later.
         Raises OSError.
         """
         kept = network.state
@@ -459,8 +460,8 @@ class HAProxy:
             self._supervisor.on_failure_changed(list(left_out))
 
     async def _load_renewed(self, network: ProxyNetwork, renewed: Iterable[Secret], missing: frozenset[Secret]) -> bool:
-        """Load renewed secrets by commands; return whether the process accepted all. `missing`: the secrets that were
-        missing when it started."""
+        """Send renewed secrets to the running HAProxy by runtime API commands; return whether it accepted all.
+        `missing` are the secrets that were missing when it started."""
         kept = network.state
         if network.running is None or network.missing != missing:
             return False

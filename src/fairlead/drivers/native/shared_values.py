@@ -17,7 +17,7 @@ T = TypeVar("T", bound=Hashable)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan(Generic[T]):
-    """Changes in one transaction."""
+    """Writes to the shared values of a host (numbers of VIPs and slot tables) in one transaction."""
 
     wanted: Mapping[Key, T | None]
     """Value of each of these services afterwards."""

@@ -103,7 +103,8 @@ class Framer:
         self._check_length(len(self._buffer))
 
     def _find_ends(self, data: bytes) -> Iterator[tuple[int, int]]:
-        """Yield positions after relevant closing braces, with the depth there."""
+        """Yield the position after each closing brace outside of strings that may end a message, with the depth
+        there."""
         text = self._hide_strings(data)
         position = 0
         for part in text.split(b"}")[:-1]:

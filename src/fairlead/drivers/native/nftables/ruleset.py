@@ -446,7 +446,7 @@ def compute_digests() -> str:
 
 
 def layout_of(said: str) -> str:
-    """Return the digest of the layout, which is the same if only rules differ."""
+    """Return a digest of the sets, maps and chains of a ruleset, which is the same if only rules differ."""
     return said.partition(" ")[2]
 
 

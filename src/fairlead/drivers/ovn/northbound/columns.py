@@ -164,6 +164,6 @@ def with_holder(row: Exclusive, name: Callable[[], str]) -> Exclusive:
 
 
 def place_of(row: Element) -> tuple[SharedElement, tuple[str, str]]:
-    """Return the shared column that an element belongs to, and the row with that column."""
+    """Return the column, with elements of several owners, that holds this element, and the key of its row."""
     shared = SHARED_OF[type(row)]
     return shared, (shared.table, getattr(row, shared.holder))

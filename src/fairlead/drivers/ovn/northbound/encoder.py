@@ -190,7 +190,8 @@ class Encoder:
         return {"external_ids": encode_map(self.mark.external_ids(self.owner, key, words))}
 
     def _change_texts(self, key: Key, column: str, old: tuple[str, ...], new: tuple[str, ...]) -> Json:
-        """Change texts; inserts first, because a router port always needs a network (ovn-nb(5))."""
+        """Mutate a column with a set of strings; inserts before deletions, because `networks` of a router port must not
+        be empty (ovn-nb(5))."""
         changes = {"insert": {*new} - {*old}, "delete": {*old} - {*new}}
         return self._mutate(key, [[column, mutator, encode_set(texts)] for mutator, texts in changes.items() if texts])
 

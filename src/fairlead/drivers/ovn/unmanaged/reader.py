@@ -161,7 +161,7 @@ class TopologyReader(Reader):
 
 
 class _DocumentReports:
-    """Documents to report, by kind; deletions are separate."""
+    """Changed documents of unmanaged networks to report to the model, by kind; deleted ones are apart."""
 
     def __init__(self) -> None:
         self._puts: dict[Kind, dict[Owner, UnmanagedObject]] = {kind: {} for kind in _KINDS}

@@ -1,4 +1,5 @@
-"""Unmanaged rows and their dependencies: which documents a change affects. No I/O.
+"""Rows of other managers in OVN, and the documents (networks, ports, routers) that are built from them: finds which
+documents to rebuild after a row changes. No I/O.
 
 An event only identifies the changed rows. Dependent documents are recorded, and rebuilt from the state after the whole
 transaction. So the documents do not depend on the order of events, and equal those of a fresh read.
