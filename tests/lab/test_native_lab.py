@@ -315,7 +315,7 @@ def test_command_line_handles_native_labs(site: NativeLab, capsys: pytest.Captur
 
     assert run("up") == (0, "host1 host2 host3\n")
     code, said = run("up", "--dataplane", "ovn")
-    assert (code, "is up with the dataplane native" in said) == (1, True)
+    assert (code, "runs with the dataplane native" in said) == (1, True)
     code, said = run("status")
     assert (code, "web1        on host1 10.101.0.11 fd00:101::11" in said) == (0, True)
     assert run("workload", "add", "more", "--chassis", "host2", "--number", "12", "--answer", "80")[0] == 0

@@ -85,7 +85,9 @@ async def test_lagging_server_reads_the_store_before_calling_a_listener_unknown(
 
     async with AsyncExitStack() as stack:
         early, late = [
-            await stack.enter_async_context(serving(tmp_path / "files", url=place[0], locate=lambda _: "net1"))
+            await stack.enter_async_context(
+                serving(tmp_path / "files", url=place[0], resolve_counting_place=lambda _: "net1")
+            )
             for _ in range(2)
         ]
         await early.put(*DOCUMENTS)

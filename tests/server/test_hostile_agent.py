@@ -132,7 +132,7 @@ def test_slice_contains_only_the_own_node_and_no_secret(tmp_path: Path):
     ("body", "status", "text"),
     [
         (report(*[OWN] * (MAX_PROBE_RESULTS + 1)), 400, "at most 2000"),
-        (report([["vm1"], SEEN]), 400, "no Endpoint"),
+        (report([["vm1"], SEEN]), 400, "invalid endpoint"),
         (report([OWN[0], {**SEEN, "health": "its node is dead: it confirms nothing any more"}]), 400, "STRANDED"),
         (report([OWN[0], {**SEEN, "latency": -1}]), 400, "latency"),
         (report(version="x" * 65), 400, "version"),
