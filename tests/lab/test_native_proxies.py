@@ -321,7 +321,7 @@ def test_only_hosts_with_haproxy_announce_and_the_others_report_an_error(served:
             assert set(answers(served, made)) == {"n1", "n2"}
             assert_statuses(served, made, "ONLINE")
             [told] = served.operator.request("GET", "/operator/chassis/host1")["agent"]["unapplied"]
-            assert "no HAProxy" in json.dumps(told)
+            assert "HAProxy not found" in json.dumps(told)
     finally:
         for host in ("host1", "host2"):
             begin(host)

@@ -325,7 +325,7 @@ def unreadable(site: LabSite) -> float:
     [
         ("nothing.pem", "has no file of this name"),
         ("unfit.pem", "does not match"),
-        ("broken.pem", "cannot be read"),
+        ("broken.pem", "the key is invalid"),
         ("../second/its.pem", "must be a file name"),
         ("/etc/ssl/private/its.pem", "must be a file name"),
     ],
@@ -350,7 +350,7 @@ def test_certificate_of_another_project_cannot_be_referenced(site: LabSite, keys
     balancers = site.cloud.load_balancer
     made = balancers.create_load_balancer(name="second", vip_subnet_id=subnet.id, project_id="second")
     try:
-        with pytest.raises(BadRequestException, match=r"Could not retrieve certificate: .*no such file"):
+        with pytest.raises(BadRequestException, match=r"Could not retrieve certificate: .*has no file of this name"):
             balancers.create_listener(load_balancer_id=made.id, **said)
         (keys / "second").mkdir()
         (keys / "second" / "web.pem").symlink_to(next(keys.glob("*/web.pem")))
