@@ -561,6 +561,16 @@ def test_gateway_of_a_plain_router_gets_one_address_from_a_later_subnet():
     assert [fixed.address.version for fixed in _outside(snapshot, router)] == [4]
 
 
+def test_uplink_subnet_costs_no_step_for_networks_without_a_gateway_there():
+    """The work of one change is independent of the networks of others."""
+    few = made(snapshot=with_uplink(replace(UPLINK, families=(), routes=())))
+    many = put(
+        few, *(replace(few.networks["net"], id=f"other{each}", router_id=None, subnets=()) for each in range(50))
+    )
+    steps = [sum(1 for _ in later(snapshot, "203.0.113.0/24")) for snapshot in (few, many)]
+    assert steps[0] == steps[1] > 0
+
+
 def test_uplink_subnet_without_addresses_for_all_gateways_is_refused(monkeypatch: pytest.MonkeyPatch):
     snapshot = with_uplink(replace(UPLINK, families=(), routes=()))
     for name in ("net", "net2"):

@@ -78,7 +78,7 @@ def make_world() -> SimulatedDeployment:
 
 
 def refuse(world: SimulatedDeployment, where: RowPlacement, refusing: bool = True) -> None:
-    """Set whether every apply of this dataplane instance fails."""
+    """Make every apply of this dataplane fail, or succeed again."""
     site = world.site(where)
     site.driver._fault = lambda: Fault.REJECTED if refusing else Fault.NONE
 

@@ -92,7 +92,8 @@ def count_buckets(balancer: LoadBalancer) -> int:
 
 
 def _buckets_of(pool: Pool, vips: Mapping[int, int]) -> int:
-    """Return the hash buckets for one port at all VIPs: VIPs lead to members of their IP version."""
+    """Return the number of hash buckets that one port needs at all VIPs together. A VIP needs buckets only for members
+    of its IP version."""
     members = Counter(member.address.version for member in pool.members)
     return sum([vips[version] * (number if number == 1 else MAX_SLOTS) for version, number in members.items()])
 

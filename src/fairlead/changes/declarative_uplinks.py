@@ -245,12 +245,11 @@ def _add_router_addresses(draft: Draft, network_id: str, now: datetime) -> Steps
     Raises Refused.
     """
     gateways = draft.snapshot.network_gateways.get(network_id, NO_IDS)
-    declared = (yield from _declared_routers(draft.snapshot)) if gateways else frozenset()
     attached = 0
     for router_id in sorted(gateways):
         yield
         router = draft.snapshot.routers[router_id]
-        if has_working_gateway(draft.snapshot, router) and router_id not in declared:
+        if has_working_gateway(draft.snapshot, router) and router_id not in draft.snapshot.declared_routers:
             continue
         given = add_missing_addresses(draft.snapshot, router, now)
         attached += len(given.puts)
@@ -260,16 +259,6 @@ def _add_router_addresses(draft: Draft, network_id: str, now: datetime) -> Steps
             draft.add(given)
     if attached:
         draft.require_unchanged_model()  # depends on free addresses and on the set of such routers
-
-
-def _declared_routers(snapshot: Snapshot) -> Steps[frozenset[str]]:
-    """Return the routers of declarative networks."""
-    found = list[str]()
-    for network in snapshot.networks.values():
-        yield
-        if network.router_id is not None:
-            found.append(network.router_id)
-    return frozenset(found)
 
 
 def _update_route_subnets(draft: NetworkDraft, old: Network, routes: tuple[IPNetwork, ...]) -> Steps[None]:

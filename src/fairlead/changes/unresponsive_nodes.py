@@ -1,6 +1,7 @@
-"""Stored reports of unresponsive nodes.
+"""Changes of the stored reports of unresponsive nodes: the last counters and probe results of a node, for servers that
+never received them.
 
-They are the newest reports of any server, bounded, and kept while they concern a load balancer.
+The newest report of any server is stored. Its size is bounded, and it is deleted when it concerns no load balancer.
 """
 
 from collections.abc import Iterable, Mapping
@@ -23,7 +24,8 @@ from fairlead.model.snapshot import Snapshot
 from fairlead.runtime.steps import Steps, sort_cooperatively
 
 REPORT_TOLERANCE = timedelta(seconds=1)
-"""Tolerance between servers: agents report to all servers together, so reports within this interval are equal."""
+"""Maximum difference between the times at which two servers receive the same report. An agent sends each report to all
+servers, so reports that differ by less are one report."""
 MAX_REPORT_AGE = timedelta(days=1)
 """Time after which the reports of an unresponsive node are deleted."""
 

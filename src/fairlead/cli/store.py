@@ -35,7 +35,7 @@ ACCESS = """
 
 Section [store] of the configuration has the credentials for etcd: ca, certificate, key, user, password_file. Run the
 command as the user of the servers, which owns the SQLite file: sudo -u fairlead fairlead store ..."""
-COPY = """Copy a deployment into another store, in either direction:
+COPY = """Copy all documents of a deployment to another store, from SQLite to etcd or from etcd to SQLite:
 
   fairlead store copy sqlite:///var/lib/fairlead/fairlead.db etcd://192.0.2.1:2379,192.0.2.2:2379/fairlead
   fairlead store copy etcd://192.0.2.1:2379/fairlead sqlite:///var/lib/fairlead/new.db --dry-run

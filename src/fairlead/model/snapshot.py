@@ -199,6 +199,8 @@ class Snapshot:
     network_routers: Map[str, Ids] = Map()
     network_gateways: Map[str, Ids] = Map()
     """External network -> routers with a gateway there."""
+    declared_routers: Map[str, Ids] = Map()
+    """Router of a declarative network -> that network."""
     router_interfaces: Map[str, Ids] = Map()
     router_floating_ips: Map[str, Ids] = Map()
     port_floating_ips: Map[str, Ids] = Map()

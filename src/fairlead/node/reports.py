@@ -33,7 +33,7 @@ RETRY_INTERVAL = 1.0
 
 @dataclass(slots=True, kw_only=True)
 class _ServerState:
-    """State of one server."""
+    """Reports of this agent to one server: what it has accepted, and what is to be sent next."""
 
     epoch: str = ""
     is_full: bool = True

@@ -193,7 +193,7 @@ class ConcurrencyLimits:
 
 
 def _noted(turns: FairSemaphore, record: RequestRecord, line: str) -> AbstractAsyncContextManager[None]:
-    """Return a turn for the request, and record whether it has to wait."""
+    """Return a context that holds a concurrency slot for the request, and record whether the request must wait."""
     record.delayed = record.delayed or not turns.has_room(line)
     return turns.turn(line, QUEUE_TIMEOUT, _disconnect_event(record.scope))
 

@@ -235,6 +235,7 @@ KINDS: Mapping[Kind, KindDeclaration] = {
             UniqueIndex("called", row_names),
             GroupedIndex("project_networks", _scopes),
             GroupedIndex("network_names", _name_keys),
+            GroupedIndex("declared_routers", lambda network: [network.router_id]),
         ),
         claims=_claims_of_network,
         dependents=dependents.of_network,
