@@ -589,7 +589,7 @@ MUTANTS = (
     ),
     Mutant(
         "monitor_port is not looked at",
-        "model/documents/loadbalancer.py",
+        "model/documents/member_ports.py",
         "if member.monitor_port is None else (",
         "if True else (",
     ),

@@ -11,8 +11,9 @@ import pytest
 
 from fairlead.cli.main import main
 from fairlead.config.errors import BadConfiguration
+from fairlead.config.option_fields import PathKind
 from fairlead.config.option_files import AGENT_SECTIONS, SERVER_SECTIONS, check_files, option_files
-from fairlead.config.options import SECTIONS, Configuration, PathKind
+from fairlead.config.options import SECTIONS, Configuration
 from harness.certificates import Authority, key_pem, new_key
 
 ANNOUNCED = {

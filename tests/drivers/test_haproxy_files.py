@@ -24,9 +24,9 @@ from fairlead.drivers.haproxy.process import (
     write_files,
 )
 from fairlead.drivers.haproxy.state import StoredState
-from fairlead.drivers.haproxy.threads import in_thread
 from fairlead.drivers.interface import DriverError
 from fairlead.model.documents.owner import Kind, Owner
+from fairlead.runtime.threads import in_thread
 
 TEXTS = {"haproxy.cfg": "global\n", **{f"policies/{number}": f"now {number}\n" for number in range(50)}}
 ONE, TWO = (Owner(Kind.LOAD_BALANCER, name) for name in ("one", "two"))

@@ -18,8 +18,8 @@ from urllib.parse import urlsplit
 from fairlead.compilers.providers import parse_names
 from fairlead.config import renamed
 from fairlead.config.errors import BadConfiguration
+from fairlead.config.option_fields import SECRET_KINDS
 from fairlead.config.options import (
-    SECRET_KINDS,
     SECTIONS,
     AgentOptions,
     Configuration,

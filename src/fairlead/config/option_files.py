@@ -16,7 +16,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 
 from fairlead.api.http.authentication import BadPasswordFile, read_password_file
 from fairlead.config.errors import BadConfiguration
-from fairlead.config.options import SECTIONS, Configuration, PathKind
+from fairlead.config.option_fields import PathKind
+from fairlead.config.options import SECTIONS, Configuration
 
 AGENT_SECTIONS = ("agent", "log")
 """Sections that an agent reads; a server reads all sections except `agent`."""

@@ -5,17 +5,27 @@ option is FAIRLEAD_<SECTION>_<OPTION>.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from enum import Enum, auto
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fairlead.changes.proxy_placement import MAX_GUEST_PROXIES, MAX_PROXIES
 from fairlead.compilers.providers import DEFAULT_NAME, DEFAULT_NAMES, IMPLEMENTATIONS
-from fairlead.config.types import Choice, Flag, NameList, Number, OptionType, Text, split_names
+from fairlead.config.option_fields import (
+    PathKind,
+    choice_option,
+    flag_option,
+    limit_option,
+    names_option,
+    number_option,
+    path_option,
+    quota_option,
+    text_option,
+)
+from fairlead.config.types import split_names
 from fairlead.model.documents.agent import MAX_HEARTBEAT_MS
 from fairlead.model.documents.port_ranges import HOST_PROXY_PORTS
-from fairlead.model.documents.quota import MAX_QUOTA, PROBE_LIMITS, ProbeLimits
+from fairlead.model.documents.quota import PROBE_LIMITS, ProbeLimits
 from fairlead.model.queries.proxy_backends import MAX_PROXY_SERVERS
 from fairlead.model.queries.statistics import MAX_SAMPLE_INTERVAL_SECONDS
 from fairlead.model.registry.draining import MAX_DRAIN_TIMEOUT_SECONDS as MAX_DRAIN_TIMEOUT
@@ -37,122 +47,62 @@ MIN_TOKEN_LIFETIME, MAX_TOKEN_LIFETIME = 60, 90 * DAY  # seconds
 MAX_TRACKED_CONNECTIONS = 1_000_000_000
 
 
-def _option(default: Any, type_: OptionType, description: str, **more: Any) -> Any:
-    return field(default=default, metadata={"description": description, "type": type_, **more})
-
-
-def _text(default: str, description: str) -> Any:
-    return _option(default, Text(), description)
-
-
-def _choice(default: str, words: tuple[str, ...], description: str) -> Any:
-    return _option(default, Choice(words), description)
-
-
-def _flag(default: bool, description: str) -> Any:
-    return _option(default, Flag(), description)
-
-
-def _names(description: str, default: tuple[str, ...] = ()) -> Any:
-    return _option(default, NameList(), description)
-
-
-def _number(default: int, minimum: int, maximum: int, description: str, *, unit: str = "") -> Any:
-    return _option(default, Number(minimum=minimum, maximum=maximum, unit=unit), description)
-
-
-def _limit(default: int, description: str) -> Any:
-    """A quota, or another limit that can be lifted."""
-    return _option(default, Number(minimum=0, maximum=MAX_QUOTA, may_be_unlimited=True), description)
-
-
-class PathKind(Enum):
-    """Content of the file or folder that an option names; `fairlead.config.option_files` opens each kind."""
-
-    CERTIFICATE = auto()
-    """PEM: a certificate and its chain; the option `key` of the same section names the private key."""
-    KEY = auto()
-    """PEM: the private key of a certificate."""
-    AUTHORITIES = auto()
-    """PEM: certificates of certificate authorities."""
-    IDENTITY = auto()
-    """PEM: a certificate and its private key in one file."""
-    USERS = auto()
-    """Lines of user:hash:project:roles."""
-    PASSWORD = auto()
-    """A password and nothing else."""
-    FILE = auto()
-    """Any content."""
-    FOLDER = auto()
-    STORE = auto()
-    """URL of a store; it may be the URL of a file."""
-
-
-SECRET_KINDS = frozenset({PathKind.KEY, PathKind.IDENTITY, PathKind.USERS, PathKind.PASSWORD})
-"""Files that only this program may read."""
-
-
-def _path(kind: PathKind, default: str, description: str, **more: Any) -> Any:
-    """A file or folder. `may_be_absent` is set where a program creates it or runs without it."""
-    return _option(default, Text(), description, kind=kind, **more)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerOptions:
     """Listener of the APIs, authentication, and limits of connections."""
 
-    listen: str = _text(
+    listen: str = text_option(
         "127.0.0.1:9876",
         "Listen address: HOST:PORT, [IPv6]:PORT or unix:PATH. Addresses other than loopback need authentication.",
     )
-    authentication: str = _choice(
+    authentication: str = choice_option(
         "none",
         AUTHENTICATIONS,
         "none: every caller is administrator (loopback and unix sockets only). http_basic: users of password_file."
         " keystone: tokens, see section keystone.",
     )
-    password_file: str = _path(
+    password_file: str = path_option(
         PathKind.USERS,
         "",
         "Users for http_basic, and with keystone for agents and operators: lines of user:bcrypt hash:project:role,role."
         " Roles are admin, member, reader and Octavia's own, for example load-balancer_observer. The line of an agent"
         " ends in service:chassis,chassis.",
     )
-    tls_certificate: str = _path(
+    tls_certificate: str = path_option(
         PathKind.CERTIFICATE,
         "",
         "Certificate for HTTPS (PEM). Without it, passwords and tokens are sent in clear text.",
         key="tls_key",
     )
-    tls_key: str = _path(PathKind.KEY, "", "Private key of tls_certificate (PEM).")
-    client_ca: str = _path(
+    tls_key: str = path_option(PathKind.KEY, "", "Private key of tls_certificate (PEM).")
+    client_ca: str = path_option(
         PathKind.AUTHORITIES,
         "",
         "Certificate authority of client certificates (PEM). The common name of a client certificate is the user; the"
         " user's line in password_file has the word `certificate` instead of a hash. Callers without a certificate"
         " authenticate by password.",
     )
-    allow_insecure_auth: bool = _flag(
+    allow_insecure_auth: bool = flag_option(
         False, "Accept passwords and tokens, and send them to Keystone, without TLS over networks."
     )
-    allowed_hosts: tuple[str, ...] = _names(
+    allowed_hosts: tuple[str, ...] = names_option(
         "Additional values of the Host header, HOST:PORT, that are accepted without authentication, for example of a"
         " forwarded port. A web page that is served under one of these names has administrator's rights."
     )
-    max_connections: int = _number(
+    max_connections: int = number_option(
         800,
         1,
         MAX_CONNECTIONS,
         "Maximum concurrent connections. Above it, the connection that has been idle longest is closed.",
     )
-    max_connections_per_address: int = _number(
+    max_connections_per_address: int = number_option(
         200,
         1,
         MAX_CONNECTIONS,
         "Maximum concurrent connections of one IPv4 address, one IPv6 /64 or, on a unix socket, one user. Trusted"
         " proxies are exempt.",
     )
-    trusted_proxies: tuple[str, ...] = _names(
+    trusted_proxies: tuple[str, ...] = names_option(
         "Addresses or networks of reverse proxies whose X-Forwarded-For and X-Forwarded-Proto are used; unix: every"
         " client of the unix socket. The headers of other clients are ignored."
     )
@@ -162,22 +112,22 @@ class ServerOptions:
 class KeystoneOptions:
     """Keystone, with server.authentication = "keystone": validates callers' tokens."""
 
-    url: str = _text("", "URL of Keystone, http://HOST:PORT or https://HOST:PORT/identity, with or without /v3.")
-    ca: str = _path(
+    url: str = text_option("", "URL of Keystone, http://HOST:PORT or https://HOST:PORT/identity, with or without /v3.")
+    ca: str = path_option(
         PathKind.AUTHORITIES,
         "",
         "Certificate authority of Keystone (PEM). Empty: the system's certificate authorities.",
     )
-    public_url: str = _text("", "URL for callers without a token (WWW-Authenticate). Empty: url.")
-    user: str = _text("fairlead", "User that validates tokens; it needs the role service in any project.")
-    password_file: str = _path(PathKind.PASSWORD, "", "File with the password of user and nothing else.")
-    project: str = _text("service", "Project of user, by name.")
-    user_domain: str = _text("Default", "Domain of user, by name.")
-    project_domain: str = _text("Default", "Domain of project, by name.")
-    token_cache_ttl: int = _number(
+    public_url: str = text_option("", "URL for callers without a token (WWW-Authenticate). Empty: url.")
+    user: str = text_option("fairlead", "User that validates tokens; it needs the role service in any project.")
+    password_file: str = path_option(PathKind.PASSWORD, "", "File with the password of user and nothing else.")
+    project: str = text_option("service", "Project of user, by name.")
+    user_domain: str = text_option("Default", "Domain of user, by name.")
+    project_domain: str = text_option("Default", "Domain of project, by name.")
+    token_cache_ttl: int = number_option(
         60, 0, HOUR, "Time for which a validated token is accepted without a request to Keystone.", unit="seconds"
     )
-    stale_token_grace: int = _number(
+    stale_token_grace: int = number_option(
         300,
         0,
         DAY,
@@ -197,28 +147,28 @@ class LxdOptions:
     """The LXD and Incus front end, on listeners of its own. Both listeners are closed by default, because access to the
     socket makes a user administrator."""
 
-    socket: str = _text(
+    socket: str = text_option(
         "", "unix:PATH for INCUS_SOCKET and LXD_SOCKET. Users with access to it are administrators. Empty: none."
     )
-    socket_group: str = _text("", "Group of the socket, by name. Empty: the server's own group.")
-    socket_mode: str = _text("0660", "File mode of the socket (octal). World access is rejected.")
-    listen: str = _text(
+    socket_group: str = text_option("", "Group of the socket, by name. Empty: the server's own group.")
+    socket_mode: str = text_option("0660", "File mode of the socket (octal). World access is rejected.")
+    listen: str = text_option(
         "",
         "HTTPS listen address, HOST:PORT or [IPv6]:PORT; LXD's port is 8443. Clients authenticate by a certificate that"
         " is added with a token (`fairlead lxd token`). Empty: none.",
     )
-    certificate: str = _path(
+    certificate: str = path_option(
         PathKind.CERTIFICATE,
         "",
         "Certificate of listen (PEM). Empty: a self-signed one is created beside the store.",
         key="key",
     )
-    key: str = _path(PathKind.KEY, "", "Private key of certificate (PEM).")
-    advertise_addresses: tuple[str, ...] = _names(
+    key: str = path_option(PathKind.KEY, "", "Private key of certificate (PEM).")
+    advertise_addresses: tuple[str, ...] = names_option(
         "Addresses of this server in tokens, HOST:PORT. Empty: listen, or this machine's addresses if listen is a"
         " wildcard address."
     )
-    token_lifetime: int = _number(
+    token_lifetime: int = number_option(
         DAY, MIN_TOKEN_LIFETIME, MAX_TOKEN_LIFETIME, "Lifetime of an unused token.", unit="seconds"
     )
 
@@ -232,31 +182,31 @@ class LxdOptions:
 class NodesOptions:
     """Listeners for agents, and the certificate authority of nodes (`fairlead chassis enroll`)."""
 
-    listen: str = _text("", "TLS listen address for agents, HOST:PORT or [IPv6]:PORT. Empty: none.")
-    advertise_addresses: tuple[str, ...] = _names(
+    listen: str = text_option("", "TLS listen address for agents, HOST:PORT or [IPv6]:PORT. Empty: none.")
+    advertise_addresses: tuple[str, ...] = names_option(
         "URLs of the servers in enrolment tokens, https://HOST:PORT. Empty: the address of listen."
     )
-    authority: str = _path(
+    authority: str = path_option(
         PathKind.IDENTITY,
         "",
         "Certificate and private key of the nodes' certificate authority (PEM, mode 0600); the same file on each server"
         " of a deployment. Empty: one is created beside the store.",
     )
-    token_lifetime: int = _number(
+    token_lifetime: int = number_option(
         HOUR, MIN_TOKEN_LIFETIME, MAX_TOKEN_LIFETIME, "Lifetime of an unused enrolment token.", unit="seconds"
     )
-    certificate_lifetime_days: int = _number(
+    certificate_lifetime_days: int = number_option(
         90,
         1,
         MAX_CERTIFICATE_DAYS,
         "Lifetime of an agent's certificate; agents renew it after two thirds of it.",
         unit="days",
     )
-    max_connections: int = _number(
+    max_connections: int = number_option(
         4000, 1, MAX_CONNECTIONS, "Maximum concurrent connections of agents; each agent uses two."
     )
-    socket: str = _text("", "unix:PATH for an agent on this machine. Empty: none.")
-    socket_chassis: tuple[str, ...] = _names("Chassis that users of the socket may report for.")
+    socket: str = text_option("", "unix:PATH for an agent on this machine. Empty: none.")
+    socket_chassis: tuple[str, ...] = names_option("Chassis that users of the socket may report for.")
 
     @property
     def urls(self) -> tuple[str, ...]:
@@ -268,28 +218,28 @@ class NodesOptions:
 class StoreOptions:
     """Storage of the model."""
 
-    url: str = _path(
+    url: str = path_option(
         PathKind.STORE,
         "",
         "sqlite:///PATH: a file, created if it is absent. etcd://HOST:PORT,HOST:PORT,.../PREFIX: members of an etcd"
         " cluster, and the prefix of this deployment's keys. Empty: the file of path.",
         may_be_absent=True,
     )
-    path: str = _path(
+    path: str = path_option(
         PathKind.FILE, "/var/lib/fairlead/fairlead.db", "SQLite file if url is empty.", may_be_absent=True
     )
-    ca: str = _path(
+    ca: str = path_option(
         PathKind.AUTHORITIES, "", "Certificate authority of etcd's members (PEM). Empty: connections without TLS."
     )
-    certificate: str = _path(
+    certificate: str = path_option(
         PathKind.CERTIFICATE,
         "",
         "Client certificate for etcd (PEM); etcd can map its common name to a user.",
         key="key",
     )
-    key: str = _path(PathKind.KEY, "", "Private key of certificate (PEM).")
-    user: str = _text("", "User of etcd with password authentication; access to PREFIX is sufficient.")
-    password_file: str = _path(PathKind.PASSWORD, "", "File with the password of user and nothing else.")
+    key: str = path_option(PathKind.KEY, "", "Private key of certificate (PEM).")
+    user: str = text_option("", "User of etcd with password authentication; access to PREFIX is sufficient.")
+    password_file: str = path_option(PathKind.PASSWORD, "", "File with the password of user and nothing else.")
 
     @property
     def access(self) -> Access:
@@ -312,26 +262,26 @@ class StoreOptions:
 class OvnOptions:
     """OVN's databases: Fairlead writes the Northbound and reads the Southbound."""
 
-    northbound: str = _text(
+    northbound: str = text_option(
         "unix:/var/run/ovn/ovnnb_db.sock",
         "OVN Northbound database: unix:PATH, tcp:HOST:PORT or ssl:HOST:PORT; the members of a cluster with commas.",
     )
-    southbound: str = _text(
+    southbound: str = text_option(
         "unix:/var/run/ovn/ovnsb_db.sock",
         "OVN Southbound database in the same form. Results of health monitors and bindings of ports are read from it.",
     )
-    private_key: str = _path(PathKind.KEY, "", "Private key for ssl (PEM).")
-    certificate: str = _path(PathKind.CERTIFICATE, "", "Certificate for ssl (PEM).", key="private_key")
-    ca: str = _path(PathKind.AUTHORITIES, "", "Certificate authority of the databases for ssl (PEM).")
-    owner_tag: str = _text(
+    private_key: str = path_option(PathKind.KEY, "", "Private key for ssl (PEM).")
+    certificate: str = path_option(PathKind.CERTIFICATE, "", "Certificate for ssl (PEM).", key="private_key")
+    ca: str = path_option(PathKind.AUTHORITIES, "", "Certificate authority of the databases for ssl (PEM).")
+    owner_tag: str = text_option(
         "fairlead",
         "Tag in external_ids of every row that Fairlead owns. Two deployments on one OVN need different tags.",
     )
-    gateway_chassis: tuple[str, ...] = _names(
+    gateway_chassis: tuple[str, ...] = names_option(
         "Chassis that host router gateways. Each needs ovn-bridge-mappings for the physical networks; failover needs"
         " three. Without any, external gateways are rejected."
     )
-    drain_timeout: int = _number(
+    drain_timeout: int = number_option(
         3600,
         0,
         MAX_DRAIN_TIMEOUT,
@@ -339,7 +289,7 @@ class OvnOptions:
         " afterwards. Plain hosts forward flows to the previous owner of a slot for the same time.",
         unit="seconds",
     )
-    probe_interval: int = _number(
+    probe_interval: int = number_option(
         60,
         1,
         HOUR,
@@ -347,13 +297,13 @@ class OvnOptions:
         " is replaced. A database can be unresponsive for many seconds during compaction.",
         unit="seconds",
     )
-    import_networks: bool = _flag(
+    import_networks: bool = flag_option(
         True,
         "Read the networks that Neutron (ML2/OVN), LXD and Incus write into the same OVN. Load balancers can be on"
         " Neutron's networks, but not on networks that LXD or Incus manage. External addresses that these systems"
         " allocated are not allocated again.",
     )
-    chassis_probe_interval: int = _number(
+    chassis_probe_interval: int = number_option(
         15,
         0,
         HOUR,
@@ -361,7 +311,7 @@ class OvnOptions:
         " (Neutron) does so; each check costs ovn-northd a full recompute. At most half of chassis_timeout; 0: never.",
         unit="seconds",
     )
-    chassis_timeout: int = _number(
+    chassis_timeout: int = number_option(
         45,
         1,
         MAX_CHASSIS_TIMEOUT,
@@ -369,7 +319,7 @@ class OvnOptions:
         " down.",
         unit="seconds",
     )
-    count_reply_bytes: bool = _flag(
+    count_reply_bytes: bool = flag_option(
         False, "Add rows to OVN that count the bytes of listeners' replies (bytes_out of the statistics)."
     )
 
@@ -383,54 +333,52 @@ class OvnOptions:
 class NetworkOptions:
     """Defaults of new networks."""
 
-    mtu: int = _number(
+    mtu: int = number_option(
         1442, MIN_MTU, MAX_MTU, "MTU of tenant networks: 1500 less 58 for geneve over IPv4.", unit="bytes"
     )
-    external_mtu: int = _number(
+    external_mtu: int = number_option(
         1500, MIN_MTU, MAX_MTU, "MTU of external networks: the MTU of their physical networks.", unit="bytes"
     )
-
-
-def _quota(default: int, resource: str) -> Any:
-    return _limit(default, f"{resource} of a project without its own quota.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaOptions:
     """Default quotas of projects. Network quotas have Neutron's defaults."""
 
-    load_balancer: int = _quota(100, "Load balancers")
-    listener: int = _quota(500, "Listeners")
-    pool: int = _quota(500, "Pools")
-    member: int = _quota(5000, "Members")
-    health_monitor: int = _quota(500, "Health monitors")
-    l7policy: int = _quota(500, "L7 policies")
-    l7rule: int = _quota(1000, "L7 rules")
-    network: int = _quota(100, "Networks")
-    subnet: int = _quota(100, "Subnets")
-    port: int = _quota(500, "Ports, including those of VIPs, Local IPs and router interfaces,")
-    router: int = _quota(10, "Routers")
-    floatingip: int = _quota(50, "Floating IPs")
-    local_ip: int = _quota(100, "Local IPs")
-    local_ip_association: int = _quota(1000, "Replicas of Local IPs (associations with ports)")
+    load_balancer: int = quota_option(100, "Load balancers")
+    listener: int = quota_option(500, "Listeners")
+    pool: int = quota_option(500, "Pools")
+    member: int = quota_option(5000, "Members")
+    health_monitor: int = quota_option(500, "Health monitors")
+    l7policy: int = quota_option(500, "L7 policies")
+    l7rule: int = quota_option(1000, "L7 rules")
+    network: int = quota_option(100, "Networks")
+    subnet: int = quota_option(100, "Subnets")
+    port: int = quota_option(500, "Ports, including those of VIPs, Local IPs and router interfaces,")
+    router: int = quota_option(10, "Routers")
+    floatingip: int = quota_option(50, "Floating IPs")
+    local_ip: int = quota_option(100, "Local IPs")
+    local_ip_association: int = quota_option(1000, "Replicas of Local IPs (associations with ports)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthOptions:
     """Health monitors: one node probes each member once per delay, and limits on probes."""
 
-    prober: str = _choice(
+    prober: str = choice_option(
         "ovn",
         PROBERS,
         "ovn: ovn-controller probes whether a TCP or UDP port is open. agents: `fairlead agent` probes with every"
         " monitor type; members on nodes without an agent are not probed.",
     )
-    min_delay: int = _number(PROBE_LIMITS.min_delay, 1, HOUR, "Minimum delay of a health monitor.", unit="seconds")
-    max_probes_per_second: int = _limit(
+    min_delay: int = number_option(
+        PROBE_LIMITS.min_delay, 1, HOUR, "Minimum delay of a health monitor.", unit="seconds"
+    )
+    max_probes_per_second: int = limit_option(
         PROBE_LIMITS.max_probes_per_second,
         "Maximum probes per second of all members and Local IP replicas of a project.",
     )
-    max_probes_per_second_per_port: int = _limit(
+    max_probes_per_second_per_port: int = limit_option(
         PROBE_LIMITS.max_probes_per_second_per_port,
         "Maximum probes per second towards one port, of all its services together.",
     )
@@ -448,31 +396,31 @@ class HealthOptions:
 class ProviderOptions:
     """Names of providers (`--provider`). Clients may enable features by the name, so there may be several."""
 
-    names: tuple[str, ...] = _names(
+    names: tuple[str, ...] = names_option(
         f"NAME=IMPLEMENTATION; implementations are {', '.join(IMPLEMENTATIONS)}. A name in use cannot be removed.",
         default=split_names(DEFAULT_NAMES),
     )
-    default: str = _text(DEFAULT_NAME, "Provider of load balancers that are created without a provider.")
-    max_proxies_per_network: int = _number(
+    default: str = text_option(DEFAULT_NAME, "Provider of load balancers that are created without a provider.")
+    max_proxies_per_network: int = number_option(
         MAX_PROXIES,
         0,
         1000,
         "Maximum proxies of a project on each of its networks; each proxy is on a node of its own and has an address of"
         " each IP version.",
     )
-    max_guest_proxies_per_network: int = _number(
+    max_guest_proxies_per_network: int = number_option(
         MAX_GUEST_PROXIES,
         0,
         1000,
         "Maximum proxies of a project on each network that another project owns; they use addresses of that network."
         " Clients on other nodes are sent to the nearest proxy.",
     )
-    max_proxy_servers: int = _limit(
+    max_proxy_servers: int = limit_option(
         MAX_PROXY_SERVERS,
         "Maximum servers of one HAProxy: members of all pools of its listeners, counted once for each combination of"
         " settings (protocol, timeouts towards members). A load balancer above it keeps its servers and cannot grow.",
     )
-    host_proxy_ports: str = _text(
+    host_proxy_ports: str = text_option(
         str(HOST_PROXY_PORTS),
         "FIRST-LAST: ports of HAProxy on plain hosts, one for each listener that needs a proxy. Other daemons of the"
         " hosts must not use them on wildcard addresses. A listener keeps its port.",
@@ -483,20 +431,20 @@ class ProviderOptions:
 class KeyOptions:
     """Key stores: certificates and keys that load balancers refer to."""
 
-    directory: str = _path(
+    directory: str = path_option(
         PathKind.FOLDER,
         "",
         "Folder with a folder for each project, named by its id. `--default-tls-container-ref` and the other references"
         " name a file there: PEM, or PKCS#12 without a pass phrase, without access for others. Empty: listeners that"
         " need keys are rejected, unless barbican is set.",
     )
-    barbican: str = _text(
+    barbican: str = text_option(
         "",
         "URL of Barbican, http://HOST:PORT or https://HOST:PORT/key-manager, with or without /v1; references that are"
         " URLs are read from it by the user of section keystone. Tenants grant that user access to their secrets;"
         " inside Octavia it is Octavia's user.",
     )
-    barbican_ca: str = _path(
+    barbican_ca: str = path_option(
         PathKind.AUTHORITIES,
         "",
         "Certificate authority of Barbican (PEM). Empty: the system's certificate authorities.",
@@ -512,28 +460,28 @@ class KeyOptions:
 class AgentOptions:
     """`fairlead agent` on a compute node or plain host. Servers do not read this section."""
 
-    servers: tuple[str, ...] = _names(
+    servers: tuple[str, ...] = names_option(
         "URLs of the servers, http://HOST:PORT or https://HOST:PORT.", default=("http://127.0.0.1:9876",)
     )
-    user: str = _text(
+    user: str = text_option(
         "",
         "User at servers that authenticate by password; its role is service, for this node's chassis. Over http the"
         " password is sent in clear text.",
     )
-    password_file: str = _path(PathKind.PASSWORD, "", "File with the password of user and nothing else.")
-    ca: str = _path(
+    password_file: str = path_option(PathKind.PASSWORD, "", "File with the password of user and nothing else.")
+    ca: str = path_option(
         PathKind.AUTHORITIES,
         "",
         "Certificate authority of the servers (PEM). Empty: the system's certificate authorities.",
     )
-    identity_file: str = _path(
+    identity_file: str = path_option(
         PathKind.IDENTITY,
         "/var/lib/fairlead/agent-identity.pem",
         "Certificate and private key of this node (mode 0600), written by `fairlead agent --enroll`. If the file"
         " exists, user is not needed and the token's servers are used.",
         may_be_absent=True,
     )
-    heartbeat: int = _number(
+    heartbeat: int = number_option(
         5,
         1,
         MAX_HEARTBEAT_MS // 1000,
@@ -541,48 +489,48 @@ class AgentOptions:
         " plain host routes.",
         unit="seconds",
     )
-    interval: int = _number(
+    interval: int = number_option(
         10,
         1,
         MAX_SAMPLE_INTERVAL_SECONDS,
         "Interval at which counters are read. Traffic between a reading and a change of flows is not counted.",
         unit="seconds",
     )
-    state_file: str = _path(
+    state_file: str = path_option(
         PathKind.FILE,
         "/var/lib/fairlead/agent.json",
         "File that keeps counters over a restart. Announced addresses are kept in a file beside it.",
         may_be_absent=True,
     )
-    host: str = _text(
+    host: str = text_option(
         "",
         "Name of this plain Linux host (`fairlead chassis host`), without Open vSwitch. It serves VIPs of announced"
         " networks; of the options below, only those of HAProxy (proxy_directory, secret_refresh_interval,"
         " haproxy_binary, haproxy_memory_limit) and max_tracked_connections apply.",
     )
-    bridge: str = _text("br-int", "Integration bridge.")
-    run_dir: str = _path(
+    bridge: str = text_option("br-int", "Integration bridge.")
+    run_dir: str = path_option(
         PathKind.FOLDER, "/var/run/openvswitch", "Folder of Open vSwitch's control sockets.", may_be_absent=True
     )
-    probe_namespace: str = _text(
+    probe_namespace: str = text_option(
         "fairlead-probes", "Network namespace (ip-netns) from which members are probed; the agent creates it."
     )
-    proxy_namespace_prefix: str = _text(
+    proxy_namespace_prefix: str = text_option(
         "fairlead-proxy", "Prefix of the names of the network namespaces (ip-netns) of proxies."
     )
-    proxy_directory: str = _path(
+    proxy_directory: str = path_option(
         PathKind.FOLDER,
         "/run/fairlead/proxies",
         "Folder of HAProxy's files, on a tmpfs because they can contain private keys.",
         may_be_absent=True,
     )
-    secret_refresh_interval: int = _number(
+    secret_refresh_interval: int = number_option(
         60, 1, HOUR, "Interval at which keys and certificates are read again from the key store.", unit="seconds"
     )
-    haproxy_binary: str = _path(
+    haproxy_binary: str = path_option(
         PathKind.FILE, "/usr/sbin/haproxy", "HAProxy 2.6 or newer; it runs as the user haproxy.", may_be_absent=True
     )
-    haproxy_memory_limit: int = _number(
+    haproxy_memory_limit: int = number_option(
         1024,
         MIN_HAPROXY_MEMORY,
         MAX_HAPROXY_MEMORY,
@@ -590,7 +538,7 @@ class AgentOptions:
         " rejects connections, and the status of its load balancers has the reason.",
         unit="MB",
     )
-    max_tracked_connections: int = _number(
+    max_tracked_connections: int = number_option(
         200_000,
         0,
         MAX_TRACKED_CONNECTIONS,
@@ -603,15 +551,15 @@ class AgentOptions:
 class LogOptions:
     """Log and audit log."""
 
-    level: str = _choice("info", LEVELS, "Lowest level that is logged.")
-    audit_file: str = _path(
+    level: str = choice_option("info", LEVELS, "Lowest level that is logged.")
+    audit_file: str = path_option(
         PathKind.FILE,
         "",
         "File to which changes and failed log-ins are appended as JSON, one object per line: user, address, action,"
         " result. The log has them, too. The file is reopened after a rotation and on SIGHUP.",
         may_be_absent=True,
     )
-    format: str = _choice("text", tuple(FORMATS), "text: human-readable lines. json: one object per line.")
+    format: str = choice_option("text", tuple(FORMATS), "text: human-readable lines. json: one object per line.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

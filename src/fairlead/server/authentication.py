@@ -12,8 +12,9 @@ from fairlead.api.keystone.cache import TokenCache
 from fairlead.api.keystone.client import Keystone, ServiceUser, ServiceUserRejected
 from fairlead.api.keystone.tokens import KeystoneTokens
 from fairlead.config.errors import BadConfiguration
+from fairlead.config.option_fields import PathKind
 from fairlead.config.option_files import OptionFile, read_password
-from fairlead.config.options import Configuration, KeystoneOptions, PathKind
+from fairlead.config.options import Configuration, KeystoneOptions
 from fairlead.http.client import HttpEndpoint, NoAnswer, NotTrusted
 
 LOG = logging.getLogger(__name__)

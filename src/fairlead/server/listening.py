@@ -27,8 +27,9 @@ from fairlead.api.http.protocol import HEAD_TIMEOUT, BoundedHttp
 from fairlead.api.http.websocket import MAX_MESSAGE_BYTES, PING_SECONDS, PONG_SECONDS, BoundedWebSocket
 from fairlead.config.errors import BadConfiguration
 from fairlead.config.load import check_secrets, split_listen
+from fairlead.config.option_fields import PathKind
 from fairlead.config.option_files import check_file, invalid_now, option_files
-from fairlead.config.options import Configuration, PathKind, ServerOptions
+from fairlead.config.options import Configuration, ServerOptions
 from fairlead.runtime.logging import reopen
 from fairlead.runtime.systemd import READY, STOPPING, sd_notify
 from fairlead.server.authentication import reload_credentials

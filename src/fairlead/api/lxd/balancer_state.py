@@ -8,6 +8,7 @@ from fairlead.api.lxd.apply_status import PROGRESS
 from fairlead.changes.balancer_specs import backend_names
 from fairlead.model.documents import loadbalancer as lb
 from fairlead.model.documents.health import Health, HealthKey
+from fairlead.model.documents.member_ports import target_ports
 from fairlead.model.queries.probes import enabled_monitor, members_health
 from fairlead.model.snapshot import Snapshot
 from fairlead.runtime.steps import Steps
@@ -51,7 +52,7 @@ def encode_state(snapshot: Snapshot, balancer: lb.LoadBalancer) -> Steps[JsonObj
             for member in pool.members:
                 name = names[member.id]
                 addresses[name] = str(member.address)
-                for number in lb.target_ports(listeners[pool.id], member):
+                for number in target_ports(listeners[pool.id], member):
                     found.setdefault(name, {})[protocol, number] = _status(health, member, number)
                 yield
     return {"backend_health": {name: _encode(addresses[name], found[name]) for name in sorted(found)}}

@@ -38,8 +38,8 @@ from fairlead.model.documents.loadbalancer import (
     find_pool,
     listeners_of,
     pools_of,
-    target_ports,
 )
+from fairlead.model.documents.member_ports import target_ports
 from fairlead.model.documents.network import Resource
 from fairlead.model.documents.owner import Kind, Owner
 from fairlead.model.documents.status import OperatingStatus, ProvisioningStatus

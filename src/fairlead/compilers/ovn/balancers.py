@@ -46,6 +46,7 @@ from fairlead.model.documents.abilities import find_unsupported_listener_feature
 from fairlead.model.documents.addresses import IPAddress, render_endpoint, render_interface
 from fairlead.model.documents.apportionment import MAX_SLOTS
 from fairlead.model.documents.health import HealthKey
+from fairlead.model.documents.member_ports import target_ports
 from fairlead.model.documents.network import Network, subnet_with
 from fairlead.model.documents.port_ranges import expand
 from fairlead.model.documents.unmanaged import is_unmanaged
@@ -191,7 +192,7 @@ def _attachment_sets(
 def _endpoints(listeners: Sequence[lb.Listener], pool: lb.Pool) -> dict[int, tuple[str, ...]]:
     """Member ordinal -> its endpoints as OVN writes them, one for each port on which it takes connections."""
     return {
-        member.ordinal: tuple([render_endpoint(member.address, port) for port in lb.target_ports(listeners, member)])
+        member.ordinal: tuple([render_endpoint(member.address, port) for port in target_ports(listeners, member)])
         for member in pool.members
     }
 

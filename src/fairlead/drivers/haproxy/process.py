@@ -21,10 +21,10 @@ from fairlead.dataplane.haproxy_text import CONFIGURATION, HARD_STOP_AFTER
 from fairlead.drivers.haproxy.file_ownership import FileOwnership
 from fairlead.drivers.haproxy.runtime import running_pid
 from fairlead.drivers.haproxy.state import PID, write_atomic
-from fairlead.drivers.haproxy.threads import in_thread
 from fairlead.drivers.interface import DriverError
 from fairlead.model.queries.secrets import FOLDER as SECRETS
 from fairlead.runtime.subprocesses import kill as kill_child
+from fairlead.runtime.threads import in_thread
 
 START_TIMEOUT, POLL_INTERVAL = 10.0, 0.02
 """Seconds until a started process must respond, and between two checks."""

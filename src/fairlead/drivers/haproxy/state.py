@@ -25,9 +25,9 @@ from fairlead.dataplane.haproxy import (
 )
 from fairlead.dataplane.haproxy_policies import Slots, assign_all_policy_slots
 from fairlead.dataplane.rows import Key, Rows
-from fairlead.drivers.haproxy.threads import in_thread
 from fairlead.model.documents.addresses import IPAddress, parse_address
 from fairlead.model.documents.owner import Owner
+from fairlead.runtime.threads import in_thread
 
 ROWS, PID = "rows.json", "pid"
 CLASSES: Mapping[str, type[HAProxyRow]] = {

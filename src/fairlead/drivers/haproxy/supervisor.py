@@ -46,10 +46,10 @@ from fairlead.drivers.haproxy.process import (
 from fairlead.drivers.haproxy.runtime import running_pid
 from fairlead.drivers.haproxy.secrets import SecretFiles
 from fairlead.drivers.haproxy.state import StoredState
-from fairlead.drivers.haproxy.threads import in_thread
 from fairlead.drivers.haproxy.validation import find_invalid_owners
 from fairlead.drivers.interface import DriverError
 from fairlead.model.documents.owner import Owner
+from fairlead.runtime.threads import in_thread
 
 LOG = logging.getLogger(__name__)
 MAX_STARTS = 8

@@ -32,6 +32,7 @@ from fairlead.drivers.native.prerequisites import Prerequisites
 from fairlead.drivers.native.row_writer import RowWriter
 from fairlead.model.documents.owner import Owner
 from fairlead.model.queries.conntrack_flush import TrackedConnection
+from fairlead.runtime.threads import in_thread
 
 LOG = logging.getLogger(__name__)
 TABLE = "fairlead"
@@ -129,12 +130,8 @@ class Native:
     async def _in_thread(self, work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """Run in a thread, one call at a time. A cancelled call completes in the thread before the next one starts."""
         async with self._busy:
-            running = asyncio.ensure_future(asyncio.to_thread(work, *args, **kwargs))
             try:
-                return await asyncio.shield(running)
-            except asyncio.CancelledError:
-                await asyncio.wait([running])
-                raise
+                return await in_thread(work, *args, **kwargs)
             except OSError as error:
                 self._mark_stale()
                 raise _translated(error) from error

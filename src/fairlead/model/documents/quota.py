@@ -12,8 +12,9 @@ from typing import Any, TypeAlias
 from immutables import Map
 
 from fairlead.model.documents.addresses import IPAddress
-from fairlead.model.documents.loadbalancer import LoadBalancer, count_probed_ports, listeners_by_pool
+from fairlead.model.documents.loadbalancer import LoadBalancer, listeners_by_pool
 from fairlead.model.documents.local_ip import LocalIP
+from fairlead.model.documents.member_ports import count_probed_ports
 from fairlead.model.documents.network import SYSTEM_USES, FloatingIP, Network, Port, Router
 from fairlead.model.documents.unmanaged import is_unmanaged
 

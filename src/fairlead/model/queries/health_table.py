@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from fairlead.model.documents.health import Endpoint, Health
-from fairlead.model.documents.loadbalancer import LoadBalancer, listeners_by_pool, probed_address, probed_ports
+from fairlead.model.documents.loadbalancer import LoadBalancer, listeners_by_pool, probed_address
 from fairlead.model.documents.local_ip import LocalIP
+from fairlead.model.documents.member_ports import probed_ports
 from fairlead.model.documents.owner import Owner
 from fairlead.model.documents.unmanaged import is_unmanaged
 from fairlead.model.queries.delegated_probing import derive_endpoint_health, is_responsive, probe_place

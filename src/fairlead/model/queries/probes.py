@@ -33,10 +33,9 @@ from fairlead.model.documents.loadbalancer import (
     listeners_by_pool,
     listeners_of,
     probed_address,
-    probed_ports,
-    target_ports,
 )
 from fairlead.model.documents.local_ip import LocalIP, ReplicaMonitor
+from fairlead.model.documents.member_ports import probed_ports, target_ports
 from fairlead.model.documents.network import Network, Port, PortUse
 from fairlead.model.documents.owner import Kind, Owner
 from fairlead.model.documents.quota import ProbedAddress

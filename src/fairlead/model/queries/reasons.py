@@ -4,7 +4,8 @@ from collections import defaultdict
 from collections.abc import Container, Iterator
 
 from fairlead.model.documents.health import Endpoint, Health
-from fairlead.model.documents.loadbalancer import LoadBalancer, probed_ports
+from fairlead.model.documents.loadbalancer import LoadBalancer
+from fairlead.model.documents.member_ports import probed_ports
 from fairlead.model.queries.probes import Monitored, find_endpoint, monitored_pools, probed_members, why_down
 from fairlead.model.queries.replica_probes import replica_endpoints
 from fairlead.model.snapshot import Snapshot

@@ -18,8 +18,8 @@ from fairlead.model.documents.loadbalancer import (
     RemovedMember,
     Transport,
     listeners_by_pool,
-    target_ports,
 )
+from fairlead.model.documents.member_ports import target_ports
 from fairlead.model.registry.changeset import Changes
 from fairlead.model.snapshot import Snapshot
 from fairlead.runtime.steps import Steps, sort_cooperatively
